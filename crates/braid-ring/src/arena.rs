@@ -35,7 +35,8 @@ impl Buddy {
     fn new(units: usize) -> Buddy {
         let mut buddy =
             Buddy { heads: [NONE; ORDERS], links: vec![(NONE, NONE); units], state: vec![0; units], free_units: 0 };
-        // Highest first, so that the lowest addresses are handed out first.
+        // Blocks are cut in ascending order and put into the lists in descending order: `put` prepends, so `alloc` then
+        // finds the lowest addresses first.
         let mut blocks = Vec::new();
         let mut at = 0;
         while at < units {
@@ -161,7 +162,8 @@ impl Arena {
         buddy.free(((offset - *start) >> UNIT_SHIFT) as u32, order);
     }
 
-    /// Returns the offset of `buf`, if all its `len` bytes lie within the arena and its region is correct.
+    /// Returns the offset of `buf` in bytes from the start of the arena. `None` unless all its `len` bytes lie within
+    /// the arena, and within the registered part if `buf` names region 0.
     #[inline]
     pub(crate) fn offset(&self, buf: Buf, len: u64) -> Option<u64> {
         let offset = buf.addr.wrapping_sub(self.base);

@@ -1,10 +1,10 @@
 //! Message channels of frontends: files of which one read returns one message, and one write sends one, such as
 //! `/dev/fuse`.
 //!
-//! A channel is nonblocking. A frontend waits until a message may be available, and then reads until there is none:
-//! several shards may have channels to one source, and each message goes to one of them. A read is an ordinary system
-//! call, which never blocks: in the ring, a read that finds nothing would wait, and hold its memory. Only the io_uring
-//! driver supports channels, since the other drivers can wait for nothing but sockets.
+//! A channel is nonblocking. A frontend waits until a message may be available, and then reads until there is none.
+//! Several shards may have channels to one source, and the kernel gives each message to one of them. A read is an
+//! ordinary system call and not a job of the ring: a job that finds no message would wait, and hold its memory
+//! meanwhile. Only the io_uring driver supports channels, because the other drivers wait only for sockets.
 
 #![allow(unsafe_code)]
 
@@ -22,8 +22,9 @@ pub const CHANNEL_CALLS_MAX: usize = 192;
 pub const MESSAGE_PIECES_MAX: usize = 3;
 
 const INDEX_SHIFT: u32 = 16;
-/// The call numbers of the wait for a message, and of its cancellation.
+/// The call number of the wait for a message. Numbers below are those of writes.
 const WAIT_CALL: u16 = CHANNEL_CALLS_MAX as u16;
+/// The call number of the cancellation of a wait.
 const UNWAIT_CALL: u16 = WAIT_CALL + 1;
 
 /// A channel that a frontend has added to its shard.
@@ -42,8 +43,9 @@ struct Channel {
     waiting: Option<u64>,
     /// Whether the wait is being cancelled.
     unwaiting: bool,
-    /// Tokens of the writes in flight.
+    /// Tokens of the writes in flight, by call number.
     calls: Box<[Option<u64>]>,
+    /// Call numbers of which no write is in flight.
     free: Vec<u16>,
     /// MESSAGE_PIECES_MAX iovecs for each call.
     iovecs: Box<[libc::iovec]>,
@@ -128,7 +130,7 @@ impl Channels {
         Some(if read < 0 { failed() } else { read as i32 })
     }
 
-    /// Returns whether the kernel has closed the other end of the channel.
+    /// Returns whether the kernel has closed the other end of the channel, or the channel is closed.
     pub(crate) fn is_ended(&mut self, id: ChannelId) -> bool {
         let Some(channel) = self.get(id) else { return true };
         let mut polled = libc::pollfd { fd: channel.file().fd, events: 0, revents: 0 };
@@ -189,8 +191,8 @@ impl Channels {
         token.map(|token| NetDone { frontend, token, result: event.result })
     }
 
-    /// Closes the channel once nothing is in flight on it. A wait is cancelled, and the frontend gets its end like any
-    /// other.
+    /// Closes the channel once no wait and no write is in flight on it. A wait is cancelled, and the frontend is
+    /// notified of its end.
     pub(crate) fn close(&mut self, id: ChannelId, driver: &mut Driver) {
         let Some(channel) = self.get(id) else { return };
         channel.closing = true;

@@ -1,10 +1,10 @@
-//! The kernel's clocks: their time, and its opinion of the one that is set.
+//! The kernel's clocks: the time of the monotonic ones, and whether the wall clock (CLOCK_REALTIME) is synchronised.
 
 #![allow(unsafe_code)]
 
 use std::io;
 
-/// Whether the kernel's clock is set by a time service.
+/// How well the kernel's wall clock (CLOCK_REALTIME) is synchronised.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClockState {
     /// Whether a time service (NTP, PTP) keeps it synchronised.

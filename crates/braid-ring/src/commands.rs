@@ -17,7 +17,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use crate::driver::Event;
 use crate::tokens::{COMMAND_TOKEN, TAG_BITS, TAG_LIMIT};
 
-/// Bytes of a blocking command.
+/// Length in bytes of the payload of a command for [`command`].
 pub const COMMAND_BYTES_MAX: usize = 80;
 
 pub(crate) fn token_of(frontend: u16, token: u64) -> u64 {
@@ -37,8 +37,8 @@ pub(crate) fn split(event: &Event) -> Option<(usize, u64)> {
 /// and may continue; or an error if io_uring is not available.
 ///
 /// # Safety
-/// What the command's bytes name (above all, memory) must be valid as the file requires until this returns; after
-/// `TimedOut`, forever.
+/// Everything that the payload refers to, above all memory, must stay valid as the file requires until this returns.
+/// After `TimedOut` it must stay valid forever, because the kernel may still execute the command.
 pub unsafe fn command(
     fd: BorrowedFd<'_>,
     code: u32,
@@ -61,7 +61,7 @@ pub unsafe fn command(
             Err(error) if error.raw_os_error() != Some(libc::ETIME) => format!(": {error}"),
             _ => String::new(),
         };
-        // Also if the wait itself has failed: the kernel may have the command.
+        // A failed wait is reported as a timeout, too, because the kernel may have the command.
         return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it did not end in time{why}")));
     };
     if reply.result() < 0 { Err(io::Error::from_raw_os_error(-reply.result())) } else { Ok(reply.result()) }

@@ -49,8 +49,8 @@ impl Core {
         self.upper.push(Shard::new(ShardId(self.id.0), &level.limits, level.shared));
     }
 
-    /// Calls `work` with the engine of a stack level and the port, which is set to that level meanwhile. `None` if the
-    /// level does not exist.
+    /// Calls `work` with the engine of a stack level and with the port, which marks I/O as that level's meanwhile.
+    /// Returns `None`, without a call, if the level does not exist.
     pub(crate) fn on<R>(&mut self, level: usize, work: impl FnOnce(&mut Shard, &mut Port) -> R) -> Option<R> {
         if level == 0 {
             return Some(work(&mut self.engine, &mut self.port));

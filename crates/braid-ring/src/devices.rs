@@ -29,8 +29,9 @@ impl RingHandle {
 }
 
 impl RingDevices {
-    /// Makes one request. A read returns `len` bytes; a write writes `data`, whose length is `len`. A read that a disk
-    /// does not serve in time is retried once if another disk may have the data.
+    /// Makes one request. `offset` and `len` are bytes, and multiples of the device's logical block. A read returns
+    /// `len` bytes; a write writes `data`, whose length is `len`; all other operations return no bytes. A read that a
+    /// disk does not serve in time is retried once if another disk may have the data.
     ///
     /// # Errors
     /// The device's error; `NoDevice` when the shards have stopped, `Invalid` when the request is too long, `Busy` with

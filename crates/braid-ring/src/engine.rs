@@ -30,8 +30,9 @@ impl RingHandle {
 /// [`EngineIo`] over a ring, for any executor. Cheap to clone. All clones share the buffers for jobs and the faults of
 /// arrays.
 ///
-/// When the ring has stopped, no call waits: parts of jobs end with `NoDevice`, and everything else ends as if it were
-/// done. Only [`EngineIo::next_fault`] then waits forever: drop the monitors when a ring is stopped.
+/// When the ring has stopped, no call waits: parts of jobs end with `NoDevice`, metadata I/O with `Gone`, and all other
+/// calls return as if they had succeeded. The exception is [`EngineIo::next_fault`], which then waits forever: drop the
+/// monitors when a ring is stopped.
 #[derive(Clone)]
 pub struct RingEngine {
     handle: RingHandle,
@@ -136,7 +137,7 @@ impl EngineIo for RingEngine {
         clock_ns()
     }
 
-    /// Counts no requests of shards that have stopped.
+    /// Requests that stopped shards have completed are missing in the sum.
     async fn requests(&self, device: DeviceId) -> u64 {
         let replies: Vec<_> =
             (0..self.handle.shards()).map(|shard| self.handle.device_counters(ShardId(shard), device)).collect();

@@ -114,7 +114,7 @@ impl Faults {
         }
     }
 
-    /// Replaces the rules. Counters restart, and hung I/Os continue.
+    /// Replaces the rules. All counters restart at 0, and the shards start the I/Os that the previous rules hold.
     pub(crate) fn set(&self, rules: &FaultRules) {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(RuleSet::new(rules));
         self.version.fetch_add(1, Ordering::Release);

@@ -1,5 +1,5 @@
-//! Frontends, which live on a shard beside the engine (servers of exports, load generators), and their interface to the
-//! shard.
+//! Frontends, the components that submit requests on a shard's thread (servers of exports, load generators), and the
+//! interface of the shard for them.
 
 use std::any::Any;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -28,7 +28,7 @@ pub trait Frontend: Send + 'static {
             self.io_done(cx, completion);
         }
     }
-    /// The kernel has returned the buffer of a late request.
+    /// The kernel has returned the buffer of a request that completed with `buffer_busy`; `tag` is that request's.
     fn released(&mut self, _cx: &mut Cx<'_>, _tag: u64) {}
     /// A receive or send has ended, with its number of bytes (0 received: end of stream), or a negated error number.
     fn net_done(&mut self, _cx: &mut Cx<'_>, _token: u64, _result: i32) {}
@@ -38,13 +38,14 @@ pub trait Frontend: Send + 'static {
     fn timer(&mut self, _cx: &mut Cx<'_>, _token: u64) {}
     /// A message was posted to this frontend.
     fn message(&mut self, _cx: &mut Cx<'_>, _message: Box<dyn Any + Send>) {}
-    /// All calls of this turn of the loop have been made: the place to send what was gathered.
+    /// Called once at the end of each turn of the loop, after all other calls of the turn: the place to send what they
+    /// gathered.
     fn end_of_batch(&mut self, _cx: &mut Cx<'_>) {}
-    /// The ring stops: start nothing new. The shard ends when nothing is in flight; sockets left open are shut down
-    /// then.
+    /// The ring stops, and the frontend must start no new work. The shard ends when none of its requests, sends and
+    /// channel writes is in flight. It then shuts down the sockets and channels that are still open.
     fn stop(&mut self, _cx: &mut Cx<'_>) {}
-    /// After a stop, returns whether the kernel no longer uses memory that a command of this frontend named. The shard
-    /// waits for that. Commands that only wait for an event need no such memory.
+    /// Returns whether the kernel uses no memory that a command of this frontend named. Called after a stop: the shard
+    /// ends only when this is true. Commands that wait for an event and name no memory may stay in the kernel.
     fn is_quiet(&mut self, _cx: &mut Cx<'_>) -> bool {
         true
     }
@@ -90,9 +91,9 @@ impl Cx<'_> {
         core.engine.submit(&tagged, &mut core.port)
     }
 
-    /// Submits a request like [`Cx::submit`], but one that changes the device does not begin before
-    /// [`Cx::begin_or_cancel_entered`]. That must be called in the same call of the frontend, and before a request of another
-    /// client is entered. See [`braid_engine::Shard::enter`].
+    /// Submits a request like [`Cx::submit`], except that a request that changes the device does not begin before
+    /// [`Cx::begin_or_cancel_entered`]. The frontend must call that before it returns to the shard, and before it
+    /// enters a request of another client. See [`braid_engine::Shard::enter`].
     ///
     /// # Errors
     /// As [`Cx::submit`].
@@ -103,7 +104,8 @@ impl Cx<'_> {
         entered.unwrap_or(Err(IoError::of(ErrorKind::NoDevice)))
     }
 
-    /// Begins the entered requests of this device, or ends them with [`ErrorKind::Unsettled`] if their client is gone.
+    /// Begins all entered requests, if their client still `is_there`; otherwise ends them with
+    /// [`ErrorKind::Unsettled`], without any change. `device` is the device that they were entered for.
     #[inline]
     pub fn begin_or_cancel_entered(&mut self, device: DeviceId, is_there: bool) {
         self.core.on(stack_level_of(device), |engine, port| match is_there {
@@ -298,7 +300,8 @@ impl Cx<'_> {
         self.core.channels.read(channel, pieces.iter().map(|p| (p.buf.addr, p.len)))
     }
 
-    /// Returns whether the kernel has closed the other end of the channel, although messages may be unanswered.
+    /// Returns whether the kernel has closed the other end of the channel, even if messages have no reply yet. True for
+    /// a closed channel.
     pub fn is_channel_ended(&mut self, channel: ChannelId) -> bool {
         self.core.channels.is_ended(channel)
     }
@@ -331,8 +334,8 @@ impl Cx<'_> {
     /// not support commands.
     ///
     /// # Safety
-    /// The file must stay open, and what the bytes name (above all, memory) valid as the file requires, until the file
-    /// no longer uses it.
+    /// The file must stay open until the command has ended. Everything that `bytes` refers to, above all memory, must
+    /// stay valid as the file requires until the file no longer uses it.
     #[allow(unsafe_code)]
     pub unsafe fn command(
         &mut self,
@@ -352,14 +355,15 @@ impl Cx<'_> {
     }
 
     /// Returns how many commands and other jobs of this shard were ever queued, and how many of them the kernel has
-    /// started: it has copied what it copies at the start of a command.
+    /// taken. What a file copies when the kernel takes a command has been copied once the command is among these. Both
+    /// numbers are 0 without io_uring.
     pub fn commands(&mut self) -> (u64, u64) {
         let driver = &mut self.core.port.driver;
         (driver.pushed(), driver.begun())
     }
 
-    /// Calls [`Frontend::timer`] at a time of the clock of [`Cx::now_ns`]. It cannot be cancelled. Returns false if the
-    /// table is full ([`crate::TIMERS_MAX`]).
+    /// Has [`Frontend::timer`] called once the clock of [`Cx::now_ns`] has reached `at_ns`. The timer cannot be
+    /// cancelled. Returns false if the table is full ([`crate::TIMERS_MAX`]).
     pub fn timer_at(&mut self, at_ns: u64, token: u64) -> bool {
         self.core.timers.set(at_ns, self.frontend, token)
     }

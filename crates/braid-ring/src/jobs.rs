@@ -17,7 +17,7 @@ pub(crate) struct Jobs {
     running: Vec<Option<Box<PartJob>>>,
     calls: VecDeque<(u64, ReplySender<()>)>,
     next_call: u64,
-    /// Timers, by time and a number.
+    /// Timers, by due time in nanoseconds and then by the order in which they were set.
     sleepers: BTreeMap<(u64, u64), ReplySender<()>>,
     next_sleeper: u64,
     /// The shard is stopping: nothing new starts.
@@ -37,7 +37,7 @@ impl Jobs {
         }
     }
 
-    /// Accepts a part.
+    /// Queues a part. After a stop the part is dropped, and its caller gets `NoDevice`.
     pub(crate) fn add(&mut self, job: Box<PartJob>) {
         if !self.stopped {
             self.waiting.push_back(job);
@@ -57,7 +57,8 @@ impl Jobs {
         engine.begin_call(self.next_call, device, call, port);
     }
 
-    /// Sets a timer at a time of the shard's clock.
+    /// Sets a timer at a time of the shard's clock in nanoseconds. After a stop `done` is dropped, which ends the
+    /// caller's wait at once.
     pub(crate) fn wake_at(&mut self, at_ns: u64, done: ReplySender<()>) {
         if !self.stopped {
             self.next_sleeper += 1;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use braid_engine::{DeviceId, DeviceLayout};
 
-/// The last published layout of every device. No shard has a later one.
+/// The last published layout of every device. A layout is entered here before any shard receives it, so no shard has a
+/// later one.
 #[derive(Default)]
 pub(crate) struct Layouts(Mutex<BTreeMap<u32, Arc<DeviceLayout>>>);
 

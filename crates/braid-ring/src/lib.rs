@@ -4,9 +4,11 @@
 //! forbidden, libaio or a few threads), an arena of buffers and the [`Frontend`]s of that shard. The control plane
 //! reaches the shards through a [`RingHandle`].
 //!
-//! Guarantees: a busy shard enters the kernel once per turn; an idle shard sleeps until an event arrives. Each leaf I/O
-//! completes exactly once. A leaf I/O that exceeds its time limit completes then, and its buffer is released only when
-//! the kernel has returned it. No I/O allocates memory after start. An open [`Disk`] is held exclusively.
+//! Guarantees: a busy shard enters the kernel once per turn, or a few times more to keep disks busy; an idle shard
+//! sleeps until an event arrives. Each leaf I/O completes exactly once. A leaf I/O that exceeds its time limit fails at
+//! that moment, but its buffer is released only when the kernel has returned the I/O. The I/O of frontends allocates no
+//! memory after start, except when the table of forwarded I/Os grows; I/O of the control plane allocates its own. An
+//! open [`Disk`] is held exclusively, unless [`OpenOptions`] says otherwise.
 //!
 //! This crate never decides where a byte lives or in which order writes happen. The engine does.
 //!

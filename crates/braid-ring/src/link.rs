@@ -18,7 +18,8 @@ use crate::requests::DeviceRequest;
 use crate::stats::LeafCounters;
 use crate::wake::Wake;
 
-/// Calls a function when all shards have arrived. The last shard calls it, on its own thread.
+/// Calls a function when all shards have arrived. It runs on the thread that arrives last: a shard's, or the sender's
+/// if the remaining shards have ended.
 pub(crate) struct Countdown {
     left: AtomicUsize,
     done: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -51,10 +52,13 @@ pub(crate) enum Control {
         id: LeafId,
         gone: Arc<Countdown>,
     },
+    /// Adopt the current size of a disk.
     ResizeLeaf {
         id: LeafId,
         known: Arc<Countdown>,
     },
+    /// Replace the layout of a device. The shard arrives at `drained` when no request by an earlier layout is in
+    /// flight.
     Publish {
         device: DeviceId,
         layout: Option<Arc<DeviceLayout>>,
@@ -66,9 +70,10 @@ pub(crate) enum Control {
     },
     /// An I/O of another shard to execute, or the result of one that another shard executed.
     Forwarded(ForwardedIo),
-    /// For a disk at this stack level.
+    /// Make an I/O of the control plane on a disk that is a leaf at this stack level.
     Meta(usize, Box<MetaRequest>),
     Request(Box<DeviceRequest>),
+    /// Begin and complete no request of a device until its next layout.
     Freeze {
         device: DeviceId,
         frozen: Arc<Countdown>,
@@ -87,6 +92,7 @@ pub(crate) enum Control {
         until_ns: u64,
         done: ReplySender<()>,
     },
+    /// Send requests of a pool's volumes to this home from now on.
     KnowPool {
         key: PoolKey,
         home: ShardId,
@@ -98,6 +104,7 @@ pub(crate) enum Control {
         call: PoolCall,
         done: ReplySender<bool>,
     },
+    /// Stop serving a pool. `done` gets the pool at once; `ended` is for the time when none of its I/O is in flight.
     LeavePool {
         key: PoolKey,
         done: ReplySender<Option<Box<Pool>>>,
@@ -113,9 +120,11 @@ pub(crate) enum Control {
 /// The side of a shard that other threads see.
 pub(crate) struct Link {
     pub(crate) wake: Arc<Wake>,
+    /// Whether the queue may have messages that the shard has not taken.
     pending: AtomicBool,
     /// `None` once the shard has ended and reads no more messages.
     queue: Mutex<Option<Vec<Control>>>,
+    /// Turns of the shard's loop since start, and those of them in which it slept.
     pub(crate) turns: AtomicU64,
     pub(crate) sleeps: AtomicU64,
 }

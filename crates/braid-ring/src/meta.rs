@@ -26,7 +26,9 @@ impl RingHandle {
     /// lengths are multiples of the disk's logical block; reads and writes are at most 32 MiB.
     ///
     /// # Errors
-    /// The disk's error; `Gone` when the shards have stopped, `Invalid` when the I/O is too long.
+    /// The disk's error; `TimedOut` when it exceeded its time limit: a write may then still happen, and writes that
+    /// overlap it are refused until the kernel has returned it; `Gone` when the shards have stopped, `Invalid` when the
+    /// I/O is too long, `Busy` when no memory is available.
     pub async fn leaf_io(
         &self,
         leaf: LeafId,
@@ -81,7 +83,7 @@ fn request(
     (MetaRequest { memory, io, reply: Some(sender) }, reply)
 }
 
-/// From this size on, mappings are aligned to huge pages.
+/// From this size in bytes on, the memory of an I/O is huge pages.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Allocates page-aligned memory for one I/O, which begins with `data`.

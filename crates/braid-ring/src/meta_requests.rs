@@ -14,7 +14,8 @@ pub(crate) struct MetaRequest {
     /// Its memory; `io.buf` points into it.
     pub(crate) memory: Option<Map>,
     pub(crate) io: LeafIo,
-    /// Receives the result and the memory, or no memory if the kernel still has it. `None` once the I/O is late.
+    /// Receives the result and the memory; no memory if the kernel may still use it. `None` once the I/O has exceeded
+    /// its time limit, and the caller was notified.
     pub(crate) reply: Option<ReplySender<(LeafResult, Option<Map>)>>,
 }
 
@@ -30,7 +31,7 @@ impl MetaRequest {
 
 /// The leaf I/Os of the control plane at one stack level.
 pub(crate) struct MetaRequests {
-    /// The bits of their cookies besides the index.
+    /// The upper bits of the cookies of these I/Os. The lower bits are the index in `running`.
     mark: u64,
     running: Vec<Option<Box<MetaRequest>>>,
     free: Vec<u32>,
@@ -52,7 +53,8 @@ impl MetaRequests {
         self.waiting.push_back(request);
     }
 
-    /// Starts waiting I/Os as far as there is room. Called once per turn.
+    /// Starts waiting I/Os as far as there is room. A write that a late write could still overwrite is refused with
+    /// `TimedOut`. Called once per turn.
     #[inline]
     pub(crate) fn begin(&mut self, port: &mut Port) {
         while !self.waiting.is_empty() && !self.free.is_empty() {

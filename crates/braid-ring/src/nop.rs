@@ -1,4 +1,4 @@
-//! The cost of the kernel's ring by itself, the measure for other costs.
+//! Measures the cost of io_uring itself, the baseline to which the cost of the shards is compared.
 
 #![allow(unsafe_code)]
 

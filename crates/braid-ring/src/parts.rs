@@ -8,8 +8,8 @@ use braid_engine::{Buf, Compared, ErrorKind, IoError, LEAF_BYTES_MAX, SyncPart, 
 use crate::map::Map;
 use crate::pending::{ReplySender, pending};
 
-/// Maximum number of parts of jobs with memory at a time, over all arrays of a stack level. Further parts wait. Each
-/// has [`LEAF_BYTES_MAX`] bytes.
+/// Maximum number of parts of jobs (resync, rebuild, scrub) that hold memory at a time, counted over all arrays of one
+/// stack level. Further parts wait. Each part has a buffer of [`LEAF_BYTES_MAX`] bytes.
 pub const PARTS_MAX: usize = 16;
 
 struct State {
@@ -20,7 +20,7 @@ struct State {
     waiting: VecDeque<ReplySender<PartBuffer>>,
 }
 
-/// A pool of reusable buffers.
+/// The buffers for parts of jobs of one stack level: at most [`PARTS_MAX`], mapped on first use and then reused.
 pub(crate) struct BufferPool(Mutex<State>);
 
 impl BufferPool {
@@ -83,7 +83,8 @@ impl PartBuffer {
         Buf { addr: self.map.as_ref().map_or(0, Map::addr), region: Buf::UNREGISTERED }
     }
 
-    /// Never reuses the memory, because the kernel may still access it.
+    /// Leaks the memory instead of returning it to the pool, because the kernel may still access it. The pool may map
+    /// another buffer in its place.
     pub(crate) fn leak(mut self) {
         std::mem::forget(self.map.take());
     }

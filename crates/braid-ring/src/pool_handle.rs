@@ -1,4 +1,5 @@
-//! Pools, from the control plane: a shard serves a pool, and calls read and change it.
+//! The control plane's interface to pools. One shard, the pool's home, serves the pool; the control plane reads and
+//! changes the pool by functions that run on that shard.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,8 +17,9 @@ use crate::ring::RingHandle;
 pub enum PoolCallError {
     /// The pool is not served, or the shards have stopped.
     NotServed,
-    /// The change could not be made durable because a member of the pool has failed or there is no space below it.
-    /// Whether it took effect is known when the pool is opened again, or when there is space.
+    /// The change could not be made durable, because a member of the pool has failed, or the storage below a member has
+    /// no space. The change may or may not survive: that is decided when the pool is opened again, or when a commit
+    /// succeeds after space was added.
     NotCommitted,
 }
 
@@ -35,8 +37,8 @@ impl fmt::Display for PoolCallError {
 impl std::error::Error for PoolCallError {}
 
 impl RingHandle {
-    /// Makes a shard the home of an open pool, and tells the other shards. Returns when every shard knows it; the
-    /// pool's volumes may be published then.
+    /// Makes a shard the home of an open pool, and announces that to the other shards. Returns when every shard knows
+    /// the home and the home serves the pool; the pool's volumes may be published from then on.
     ///
     /// # Panics
     /// When the shard does not exist.
@@ -60,8 +62,10 @@ impl RingHandle {
         let _ = reply.await;
     }
 
-    /// Calls a function with the pool on its home shard. The [`PoolNext`] that the function returns says what the reply
-    /// waits for. After [`PoolNext::AfterCommit`] the function is called again when something was committed.
+    /// Calls a function with the pool on its home shard, and returns its value. The [`PoolNext`] that the function
+    /// returns says what the reply waits for. After [`PoolNext::AfterCommit`] the function is called again after the
+    /// next commit, and after [`PoolNext::NextTurn`] after other requests had their turn; the value of the last call
+    /// counts. The function runs on the shard's thread and must not block.
     ///
     /// # Errors
     /// See [`PoolCallError`].
@@ -90,9 +94,10 @@ impl RingHandle {
         }
     }
 
-    /// Stops serving a pool, and returns it. None of its volumes may be published. The second value resolves when no
-    /// I/O of the pool is in flight on any shard, which takes as long as a disk hangs. Until then nothing may be served
-    /// under its key, and writes that it has started still happen.
+    /// Stops serving a pool, and returns it; `None` if the shard does not serve it, or has stopped. None of its volumes
+    /// may be published. The second value resolves when no I/O of the pool is in flight on any shard, which a hanging
+    /// disk delays without limit. Until then no pool may be served under this key, and writes that the pool has started
+    /// may still reach the disks.
     pub async fn stop_pool(&self, key: PoolKey, home: ShardId) -> Option<(Box<Pool>, Pending<()>)> {
         let (done, reply) = pending();
         let (ended, end) = pending();

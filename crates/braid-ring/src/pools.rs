@@ -1,4 +1,4 @@
-//! The pools of a shard: those that it is to serve, and the calls in progress.
+//! The control plane's work on the pools of a shard: pools that the shard is to serve, and calls in progress.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,9 +20,10 @@ pub(crate) struct PoolToServe {
 /// Calls in progress on one shard.
 #[derive(Default)]
 pub(crate) struct PoolCalls {
+    /// By number: calls that have not ended. The reply says whether the call's changes were committed.
     calls: VecDeque<(u64, ReplySender<bool>)>,
     next: u64,
-    /// Pools that the shard no longer serves, with I/O in flight.
+    /// Pools that this shard no longer serves, and whose I/O is in flight on some shard.
     leaving: Vec<(PoolKey, ReplySender<()>)>,
 }
 
@@ -43,7 +44,7 @@ impl PoolCalls {
         self.leaving.push((key, ended));
     }
 
-    /// Replies to calls that have ended. Called once per turn.
+    /// Replies to calls that have ended, and for pools whose last I/O has ended. Called once per turn.
     pub(crate) fn end(&mut self, engine: &mut Shard) {
         while let Some((id, committed)) = engine.pop_pool_call() {
             if let Some(at) = self.calls.iter().position(|call| call.0 == id)

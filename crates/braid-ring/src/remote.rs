@@ -37,20 +37,20 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn size_bytes(&self) -> u64;
     /// Offsets and lengths are multiples of this: a power of two from 512 to 4096.
     fn logical_block_bytes(&self) -> u32;
-    /// Tells whether the disk is a member of an array that can continue without it. If so, a disk that can no longer
-    /// guarantee its acknowledged data is lost; otherwise I/O waits for it.
+    /// Sets whether the disk is a member of an array that can continue without it. If so, the disk counts as lost once
+    /// it can no longer guarantee its acknowledged data; otherwise I/O waits for it.
     fn set_replaceable(&self, replaceable: bool);
     /// Returns why the disk is lost, if it is: a sentence that begins with "it" or "its". A lost disk gets no further
     /// I/O until it is opened again.
     fn loss_reason(&self) -> Option<&str>;
-    /// Returns whether no submitted I/O without a reply can still take effect.
+    /// Returns whether no write that was sent and got no reply can still take effect on the server.
     fn has_no_pending_effects(&self) -> bool;
     /// Number of connections of each carrier, up to [`REMOTE_CONNECTIONS_MAX`].
     fn connections(&self) -> usize {
         1
     }
-    /// Whether the disk accepts a single connection only. The shard that has the connection then carries the I/O of all
-    /// others.
+    /// Returns whether the disk accepts a single connection only. One shard then has the connection, and the others
+    /// forward their I/O to it.
     fn has_one_connection(&self) -> bool {
         false
     }
@@ -58,8 +58,8 @@ pub trait RemoteDisk: Send + Sync + 'static {
     fn carrier(&self, shard: u32) -> Box<dyn Carrier>;
 }
 
-/// Carries the I/O of one shard to one disk. Must not block. Calls about a connection come with that connection
-/// selected (see [`RemoteCx::select_connection`]).
+/// Transports the I/O of one shard to one disk. Must not block. In calls that name a connection, that connection is
+/// selected (see [`RemoteCx::select_connection`]); in the others, connection 0 is.
 pub trait Carrier {
     /// Called at the end of a turn of the loop if I/O was submitted or an event occurred.
     fn work(&mut self, cx: &mut RemoteCx<'_>);
@@ -67,7 +67,8 @@ pub trait Carrier {
     fn received(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
     /// A send has ended, with its number of bytes or a negated error number.
     fn sent(&mut self, cx: &mut RemoteCx<'_>, connection: usize, result: i32);
-    /// The timer of a connection has fired.
+    /// A timer of a connection has fired ([`RemoteCx::timer_at`]). Timers are not cancelled when a carrier is removed:
+    /// a carrier that gets its index may see one that it has not set.
     fn timer(&mut self, cx: &mut RemoteCx<'_>, connection: usize);
     /// The disk is removed from the shard, and gets no further I/O. The carrier must close its connections.
     fn close(&mut self, cx: &mut RemoteCx<'_>);
@@ -125,18 +126,20 @@ impl RemoteCx<'_> {
         self.core.port.now_ns
     }
 
-    /// Takes the next part of the waiting I/Os.
+    /// Takes the next part of the oldest waiting I/O; `None` if no I/O waits. The carrier must complete each part that
+    /// it takes, by [`RemoteCx::done`].
     pub fn take_part(&mut self, cut: &PartLimits) -> Option<RemotePart> {
         self.core.port.take_part(self.carrier, cut)
     }
 
-    /// Returns when the oldest I/O was submitted of which some part was not taken.
+    /// Returns the time in nanoseconds at which the oldest waiting I/O was submitted. An I/O waits until all its parts
+    /// were taken.
     pub fn waiting_since_ns(&self) -> Option<u64> {
         self.core.port.waiting_since_ns(self.carrier)
     }
 
-    /// Reports that a part has ended, with success or an error number. No send or receive on its memory may be in
-    /// flight.
+    /// Completes a part, with success or a positive error number. No send or receive on its memory may be in flight,
+    /// because the memory may be reused at once. After an error, the parts of that I/O that were not taken are dropped.
     pub fn done(&mut self, part: &RemotePart, result: Result<(), i32>) {
         self.core.port.part_done(part.io, result);
     }
@@ -146,13 +149,15 @@ impl RemoteCx<'_> {
         self.core.port.fail_waiting(self.carrier, errno);
     }
 
-    /// Fails, with [`SLOW_ERRNO`], the waiting reads that have exceeded the limit ([`RemotePart::is_slow`]). Their parts that
-    /// were taken continue. Returns when the first of these reads was submitted, or `None` if there were none.
+    /// Fails, with the error kind `Slow`, all waiting reads that have exceeded the limit ([`RemotePart::is_slow`]).
+    /// Their parts that were taken continue. Returns when the oldest of these reads was submitted; `None` if there were
+    /// none.
     pub fn give_up_reads(&mut self, now_ns: u64, limit_ns: u64) -> Option<u64> {
         self.core.port.give_up_reads(self.carrier, now_ns, limit_ns)
     }
 
-    /// Adds a stream socket to the shard, connected or connecting. Returns false if the shard has no room.
+    /// Makes a stream socket, connected or connecting, the socket of the selected connection, which must have none.
+    /// Returns false if the shard has no room for another socket; the socket is then closed.
     pub fn open(&mut self, socket: OwnedFd) -> bool {
         debug_assert!(self.connection().socket.is_none(), "one connection at a time");
         let user = FRONTENDS_MAX as u16 + self.carrier;
@@ -160,8 +165,8 @@ impl RemoteCx<'_> {
         self.connection().has_socket()
     }
 
-    /// Shuts the connection down. I/O in flight on it ends soon, and must have ended before another connection is
-    /// opened.
+    /// Shuts the selected connection down. Its receive and send in flight end soon, and must have ended before
+    /// [`RemoteCx::open`] is called for it again.
     pub fn close(&mut self) {
         if let Some(socket) = self.connection().socket.take() {
             self.core.net.close(socket, &mut self.core.port.driver);
@@ -203,7 +208,8 @@ impl RemoteCx<'_> {
         unsafe { std::ptr::copy(start.add(from), start, to - from) }
     }
 
-    /// Receives any number of bytes at offset `at` of the input buffer. Returns false if there is no connection.
+    /// Starts receiving at offset `at` of the input buffer. The receive ends as soon as any bytes have arrived. Returns
+    /// false if there is no connection.
     ///
     /// # Panics
     /// When the buffer has no room there, or a receive is in flight.
@@ -213,8 +219,9 @@ impl RemoteCx<'_> {
         self.recv(addr, (INPUT_BYTES - at) as u32, RecvMode::Some)
     }
 
-    /// Receives up to `len` bytes of a part's data into its memory, from its byte `at` on, as far as they lie in one
-    /// piece. Returns their number, or 0 if there is no connection.
+    /// Starts receiving data of a part into the part's memory, from byte `at` of the part on: `len` bytes, or fewer if
+    /// the piece of memory there is shorter. The receive ends when all of them have arrived. Returns the number of
+    /// bytes to be received, or 0 if there is no connection.
     ///
     /// # Panics
     /// When the part is too short, or a receive is in flight.
@@ -247,8 +254,8 @@ impl RemoteCx<'_> {
         self.core.port.copy_data(part, at, data.as_ptr(), data.len() as u64);
     }
 
-    /// Copies `len` bytes of a part's data, from its byte `at` on, to the output buffer; zeros if the part has no data.
-    /// No send may be in flight.
+    /// Copies `len` bytes of a part's data, from byte `at` of the part on, to offset `to` of the output buffer; zeros
+    /// if the part has no data. No send may be in flight.
     ///
     /// # Panics
     /// When the part or the buffer is too short.
@@ -258,7 +265,8 @@ impl RemoteCx<'_> {
         self.core.port.data_to(part, at, target, len as u64);
     }
 
-    /// Returns the output buffer, to be filled and then gathered. No send may be in flight.
+    /// Returns the output buffer. What is written there is sent once it was gathered ([`RemoteCx::gather`]). No send
+    /// may be in flight.
     #[allow(unsafe_code)]
     pub fn output(&mut self) -> &mut [u8] {
         // SAFETY: the whole mapping, to which there is no other access; carriers write to it only while no send is in
@@ -317,8 +325,8 @@ impl RemoteCx<'_> {
         }
     }
 
-    /// Calls [`Carrier::timer`] for the connection at a time. It cannot be cancelled. Returns false if the shard has no
-    /// room for another timer.
+    /// Has [`Carrier::timer`] called for the selected connection once the clock of [`RemoteCx::now_ns`] has reached
+    /// `at_ns`. The timer cannot be cancelled. Returns false if the shard has no room for another timer.
     pub fn timer_at(&mut self, at_ns: u64) -> bool {
         self.core.timers.set(at_ns, FRONTENDS_MAX as u16 + self.carrier, self.chosen as u64)
     }
@@ -328,6 +336,7 @@ impl RemoteCx<'_> {
 pub(crate) struct Remote {
     carrier: Box<dyn Carrier>,
     connections: Box<[CarrierConnection]>,
+    /// The disk is being removed, and [`Carrier::close`] was called.
     leaving: bool,
     /// Receives and sends in flight.
     busy: u32,
@@ -366,7 +375,7 @@ impl Remotes {
     ) {
         let Some(Some(remote)) = self.slots.get_mut(usize::from(index)) else { return };
         if chosen >= remote.connections.len() {
-            // A timer of the previous carrier with this index.
+            // A timer that an earlier carrier with this index has set, for a connection that this one does not have.
             return;
         }
         let before = core.net.busy();

@@ -2,8 +2,8 @@
 
 use braid_engine::{Flags, Op};
 
-/// The error number of a part with [`Flags::OTHERS`] that is given up because it takes unusually long. No disk returns
-/// it.
+/// The error number of a part with [`Flags::HAS_ALTERNATIVE`] that the carrier gives up because it takes unusually
+/// long. No disk returns this number.
 pub const SLOW_ERRNO: i32 = libc::EINPROGRESS;
 
 /// A part of a leaf I/O.
@@ -19,15 +19,16 @@ pub struct RemotePart {
     pub offset: u64,
     /// Length in bytes.
     pub len: u64,
-    /// First byte in the I/O.
+    /// Offset in bytes of the part within the I/O.
     pub at: u64,
     /// When the I/O was submitted.
     pub start_ns: u64,
 }
 
 impl RemotePart {
-    /// Returns whether it is a read that another member can serve and that has waited for too long, where the first
-    /// attempt of a request may take `limit_ns`.
+    /// Returns whether the carrier may give this part up with [`SLOW_ERRNO`]: another member can serve the read
+    /// ([`Flags::HAS_ALTERNATIVE`]), and the I/O has waited too long. The limit is `limit_ns` for the first try of a
+    /// request, and doubles with each further try.
     pub fn is_slow(&self, now_ns: u64, limit_ns: u64) -> bool {
         self.flags.is_abandoned_after(now_ns.saturating_sub(self.start_ns), limit_ns)
     }

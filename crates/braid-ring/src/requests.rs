@@ -15,9 +15,10 @@ const REQUESTS_MAX: usize = 64;
 /// The outcome of a request.
 pub(crate) struct RequestOutcome {
     pub(crate) result: Result<(), IoError>,
-    /// `None` if the kernel may still use it.
+    /// The request's memory. `None` if the request had none, or the kernel may still use it.
     pub(crate) memory: Option<Map>,
-    /// A disk did not respond in time, and another one may have the data: retry, with other memory.
+    /// Set for a read of a redundant device whose memory the kernel still uses because a disk did not respond in time:
+    /// another disk may have the data, and the requester should retry once, with other memory.
     pub(crate) retry: bool,
 }
 
@@ -70,8 +71,8 @@ impl Requests {
             next.request.tag = CONTROL_PLANE << TAG_BITS | tag;
             match engine.submit(&next.request, port) {
                 Ok(()) => {
-                    // The request cannot end before this turn does, and no other running request can still have this
-                    // tag.
+                    // The engine delivers completions only later in the loop, so the request is entered before it ends.
+                    // Tags repeat after 2^48 requests, when no earlier request with this tag still runs.
                     self.next_tag = (tag + 1) % TAG_LIMIT;
                     self.running.insert(tag, next);
                 }
@@ -82,7 +83,9 @@ impl Requests {
         }
     }
 
-    /// Replies to a request that has ended. The tag is without [`CONTROL_PLANE`].
+    /// Replies to a request that the engine has completed. The tag of the completion is without [`CONTROL_PLANE`]. If
+    /// the kernel still uses the request's memory, the reply has no memory, and the request stays until
+    /// [`Requests::released`].
     pub(crate) fn done(&mut self, completion: &Completion, engine: &Shard) {
         if !completion.buffer_busy {
             if let Some(ended) = self.running.remove(&completion.tag) {

@@ -96,7 +96,7 @@ pub(crate) struct Inner {
     pub(crate) member_faults: Arc<MemberFaults>,
     /// Memory for parts of jobs, by stack level.
     pub(crate) part_buffers: [Arc<BufferPool>; STACK_LEVELS_MAX],
-    /// Number of stack levels that all shards have been told to add.
+    /// Number of stack levels. Every shard has a message to add each of them in its mailbox, or has handled it.
     levels: Mutex<usize>,
     limits: Limits,
     /// The shard for the next part of a job or the next request of the control plane, modulo the number of shards.
@@ -158,7 +158,11 @@ impl Ring {
     /// shard.
     ///
     /// # Errors
-    /// When the configuration is out of bounds, no driver works, or memory or threads are not available.
+    /// When the configuration is out of bounds, no driver works, or memory or threads are not available. Shards that
+    /// did start are stopped.
+    ///
+    /// # Panics
+    /// When a shard gets more frontends than [`FRONTENDS_MAX`].
     pub fn start(
         config: &RingConfig,
         frontends: impl Fn(ShardId) -> Vec<Box<dyn Frontend>>,
@@ -220,8 +224,11 @@ impl Ring {
         RingHandle { inner: Arc::clone(&self.inner) }
     }
 
-    /// Tells the frontends to stop, lets I/O in flight finish, and ends the threads. A disk that does not respond
-    /// delays this by at most the time limit of an I/O.
+    /// Stops the frontends, waits for I/O in flight, and ends the threads. A disk that does not respond delays this by
+    /// at most the time limit of an I/O and two seconds; the memory of its I/Os is then leaked. Blocks.
+    ///
+    /// # Panics
+    /// With the panic of a shard's thread, if one has panicked.
     pub fn stop(mut self) {
         self.stop_all();
     }
@@ -380,10 +387,10 @@ impl RingHandle {
         (link.turns.load(Ordering::Relaxed), link.sleeps.load(Ordering::Relaxed))
     }
 
-    /// Adds a disk to all shards.
+    /// Adds a disk to all shards. Returns before the shards have it; calls of this handle that follow find it there.
     ///
     /// # Errors
-    /// When the table is full, or the shards have stopped.
+    /// When the ring has [`LEAVES_MAX`] disks, or the maximum number of remote disks, or the shards have stopped.
     pub fn add_leaf(&self, disk: Arc<Disk>) -> Result<LeafId, RingError> {
         let counters: Vec<_> = self.inner.links.iter().map(|_| Arc::new(LeafCounters::new())).collect();
         let id = self.inner.leaves(|leaves| {
@@ -414,8 +421,9 @@ impl RingHandle {
         Ok(id)
     }
 
-    /// Removes a disk from all shards. Resolves when the last I/O on it has ended and every shard has released it; the
-    /// disk is then closed unless another reference exists. No published device may use it.
+    /// Removes a disk from all shards. Resolves when the last I/O on the disk has ended and every shard has released
+    /// it; at once if no such disk exists. The disk is then closed unless another reference to it exists. No published
+    /// device may use the disk.
     pub fn remove_leaf(&self, leaf: LeafId) -> Pending<()> {
         let (sender, reply) = pending();
         let inner = Arc::downgrade(&self.inner);
@@ -445,7 +453,8 @@ impl RingHandle {
         reply
     }
 
-    /// Tells all shards the current size of a disk (see [`crate::Medium::refresh_size`]). Resolves when every shard has it.
+    /// Makes all shards adopt the current size of a disk (see [`crate::Medium::refresh_size`]). Resolves when every
+    /// shard has adopted it.
     pub fn resize_leaf(&self, leaf: LeafId) -> Pending<()> {
         let (sender, reply) = pending();
         let known = Countdown::new(self.inner.links.len(), Box::new(move || sender.send(())));
@@ -484,7 +493,7 @@ impl RingHandle {
         self.inner.disk(leaf)
     }
 
-    /// Returns the statistics of a disk since it was added.
+    /// Returns the statistics of a disk since it was added. `None` if there is no such disk, or it is being removed.
     pub fn leaf_stats(&self, leaf: LeafId) -> Option<LeafStats> {
         self.inner.leaves(|leaves| {
             let Some(LeafEntry::Used(record)) = leaves.get(leaf.0 as usize) else { return None };
@@ -497,16 +506,17 @@ impl RingHandle {
         })
     }
 
-    /// Makes `layout` the layout of the device on every shard; `None` stops the device. `done` is called when the last
-    /// request that was planned with the previous layout has ended on all shards, or the shards have stopped. It runs
-    /// on a shard's thread and must not block.
+    /// Makes `layout` the layout of the device on every shard; `None` stops the device. Returns before the shards have
+    /// it. `done` is called when the last request that was planned with the previous layout has ended on all shards, or
+    /// the shards have stopped. It runs on a shard's thread, or inside this call if all shards have stopped, and must
+    /// not block.
     pub fn publish(&self, device: DeviceId, layout: Option<Arc<DeviceLayout>>, done: Box<dyn FnOnce() + Send>) {
-        // Set before any shard has the layout: a reader that looks after a write was admitted sees the layout that
-        // admitted it.
+        // Entered before any shard has the layout: a reader that looks up the layout after a shard has admitted a write
+        // finds the layout that admitted it, or a later one.
         self.inner.layouts.set(device, layout.as_ref());
         for (layout, leaf) in layout.iter().flat_map(|layout| layout.leaves().iter().map(move |leaf| (layout, leaf))) {
             if let Some(disk) = self.disk(*leaf).filter(|disk| disk.is_remote()) {
-                // A layout that orders overlapping writes has the data on other members, too.
+                // Exactly the layouts with redundancy order overlapping writes: other members have the data, too.
                 disk.set_replaceable(layout.ordered());
             }
         }

@@ -51,6 +51,7 @@ pub(crate) struct Runner {
     peers: Peers,
     /// Messages that found no room in their queue, in order, by target shard.
     unsent: Vec<std::collections::VecDeque<LevelMessage>>,
+    // Memory for messages, events and results in transit, kept so that no turn allocates.
     forwarded: Vec<(ShardId, ForwardedIo)>,
     events: Vec<Event>,
     mail: Vec<Control>,
@@ -59,9 +60,12 @@ pub(crate) struct Runner {
     cookies: Vec<Cookie>,
     /// By stack level.
     control_work: Vec<ControlWork>,
+    /// Disks to be removed that still have I/O in flight.
     removing: Vec<(braid_engine::LeafId, Arc<Countdown>)>,
+    /// Devices, and versions of replaced layouts by which requests are still in flight.
     draining: Vec<(DeviceId, u32, Arc<Countdown>)>,
     stop: Stop,
+    /// Time after a stop at which the shard ends even if I/O is in flight.
     stop_limit_ns: u64,
 }
 
@@ -148,7 +152,7 @@ impl Runner {
             self.core.port.driver.turn(Wait::No, &mut self.events);
         } else {
             self.link.wake.fall_asleep();
-            // Checked once more now that other threads can see that this shard is about to sleep.
+            // Other threads wake this shard only from the announcement on: check once more for what they did before.
             let wait = if self.has_wake_reason() { Wait::No } else { wait };
             self.link.sleeps.store(self.link.sleeps.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
             self.core.port.driver.turn(wait, &mut self.events);
@@ -267,7 +271,7 @@ impl Runner {
         }
     }
 
-    /// Does the same for the stack levels above the first, and submits their requests to the levels below.
+    /// Delivers the completions of the stack levels above the first, and submits their requests to the levels below.
     #[cold]
     fn settle_above(&mut self) {
         for level in 1..=self.core.upper.len() {
@@ -483,7 +487,8 @@ impl Runner {
                     continue;
                 }
                 if level > self.core.upper.len() {
-                    // This shard was told to add the level as well, but has not read its mailbox yet.
+                    // The sender has added the level before this shard. The message to add it is in this shard's
+                    // mailbox.
                     self.take_mail();
                 }
                 self.core.on(level, |engine, port| engine.handle_message(message, port));
@@ -595,7 +600,7 @@ impl Runner {
         quiet
     }
 
-    /// Tells the other shards that this one has no I/O of its own left.
+    /// Records that this shard has no I/O of its own left. The last shard to do so wakes all of them to end.
     fn quiesce(&mut self) {
         self.stop = Stop::Quiescent;
         if self.peers.active_shards.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -613,7 +618,7 @@ impl Runner {
         }
         this.link.close();
         this.peers.from.clear();
-        // Dropping the countdowns fails the calls that wait for them.
+        // A countdown that is dropped before it is complete drops its reply, which fails the waiting calls.
         this.draining.clear();
         this.removing.clear();
         for control_work in &mut this.control_work {
@@ -641,7 +646,7 @@ impl Runner {
             || net.busy() + channels.busy() > 0
             || self.control_work.iter().any(|control_work| control_work.meta_requests.has_memory())
         {
-            // A disk has still not responded. Memory that the kernel may still write to is leaked.
+            // A disk or a peer has not responded. Memory that the kernel may still write to is leaked.
             for control_work in &mut self.control_work {
                 control_work.jobs.leak();
                 control_work.requests.leak();

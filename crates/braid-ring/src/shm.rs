@@ -252,7 +252,8 @@ impl SharedLogFolder {
         }
     }
 
-    /// Removes a log that this process serves, and whose content is no longer needed.
+    /// Closes a log that this process serves, and removes its file. The content is lost. A file that was already
+    /// removed or truncated ([`SharedLog::is_intact`]) is left alone: another log may have its name by now.
     ///
     /// # Errors
     /// The operating system's.
@@ -322,9 +323,9 @@ impl SharedLog {
         &self.name
     }
 
-    /// Returns whether the log can still be found after the death of this process: its file was neither removed nor
-    /// truncated. A removed log still works, but if the process dies then, its content is lost, as in a crash of the
-    /// machine: commit, and create another one.
+    /// Returns whether the next process could recover from the log if this one died: its file was neither removed nor
+    /// truncated. After a removal the memory remains usable, but its content dies with this process, as in a crash of
+    /// the machine. The pool should then commit, and create another log.
     pub fn is_intact(&self) -> bool {
         rustix::fs::fstat(&self.file).is_ok_and(|stat| stat.st_nlink > 0 && stat.st_size == self.bytes as i64)
     }

@@ -6,12 +6,12 @@
 //! request that waits for the level below holds nothing that the lower level needs to make progress, so no cycle of
 //! waits can form.
 //!
-//! The number of a device contains its stack level, and so does the key of a pool. A level above the first is created
-//! before its first device.
+//! The upper bits of a device's number are its stack level, and so are those of a pool's key. A level above 0 must be
+//! created ([`crate::RingHandle::ensure_stack_level`]) before a device or pool of that level is used.
 
 use braid_engine::{Cookie, DeviceId, PoolKey};
 
-/// Maximum number of stack levels.
+/// Maximum number of stack levels. They are numbered from 0, the lowest.
 pub const STACK_LEVELS_MAX: usize = 4;
 
 /// Marks the cookies of the control plane's leaf I/Os.
@@ -39,7 +39,7 @@ pub fn pool_at_level(level: usize, index: u16) -> PoolKey {
     PoolKey((level as u16) << PoolKey::INDEX_BITS | index)
 }
 
-/// Returns the bits that mark cookies of a stack level.
+/// Returns the bits that the port adds to a cookie of an engine of this stack level.
 pub(crate) fn mark_of(level: usize) -> u64 {
     (level as u64) << COOKIE_SHIFT
 }

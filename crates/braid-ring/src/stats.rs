@@ -68,10 +68,10 @@ pub(crate) struct LeafCounters {
     pub(crate) ops: [OpCounters; OPS],
     /// I/Os that ended with an error.
     pub(crate) errors: Counter,
-    /// I/Os that exceeded the time limit.
+    /// I/Os that exceeded the time limit. They count as errors, too.
     pub(crate) late: Counter,
     pub(crate) no_space: Counter,
-    /// I/Os that have not ended.
+    /// I/Os that have not ended, including late ones that the kernel has not returned.
     pub(crate) in_flight: Counter,
     /// Latencies of timed I/Os: reads, writes, all others.
     pub(crate) latency: [[Counter; BUCKETS]; CLASSES],
@@ -152,7 +152,7 @@ pub struct LeafStats {
     pub reads: u64,
     /// Writes accepted.
     pub writes: u64,
-    /// Ranges zeroed.
+    /// Zeroing requests accepted.
     pub write_zeroes: u64,
     /// Discards accepted.
     pub discards: u64,
@@ -164,11 +164,11 @@ pub struct LeafStats {
     pub written_bytes: u64,
     /// I/Os that ended with an error.
     pub errors: u64,
-    /// I/Os that exceeded the time limit.
+    /// I/Os that exceeded the time limit. They count as errors, too.
     pub late: u64,
     /// I/Os that failed because the file system of the disk's file was full. They count as errors, too.
     pub no_space: u64,
-    /// I/Os now in flight.
+    /// I/Os now in flight, including late ones that the kernel has not returned.
     pub in_flight: u64,
     /// Latency of reads. Reads of mem and null disks, which complete at once, count as 0 ns.
     pub read_latency: Histogram,
@@ -179,8 +179,7 @@ pub struct LeafStats {
 }
 
 impl LeafStats {
-    /// Adds the counters of one shard. I/Os without a latency (mem, null) are those started but neither in flight nor
-    /// in a histogram: the fast path does not time them, and they count as 0 ns here.
+    /// Adds the counters of one shard.
     pub(crate) fn add(&mut self, c: &LeafCounters) {
         let started: [u64; OPS] = std::array::from_fn(|op| c.ops[op].started.get());
         self.reads += started[0];
@@ -203,7 +202,8 @@ impl LeafStats {
         }
     }
 
-    /// Counts I/Os that completed at once as 0 ns.
+    /// Counts as 0 ns each I/O that is in no histogram yet. Called once, after all shards were added, for plain `mem`
+    /// and `null` disks only: their fast path records no latency, and none of their I/Os stays in flight.
     pub(crate) fn add_untimed(&mut self) {
         let others = self.write_zeroes + self.discards + self.flushes;
         for (count, into) in [

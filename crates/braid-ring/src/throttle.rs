@@ -62,8 +62,8 @@ impl Limit {
     }
 }
 
-/// Limits that many threads share. Aligned, so that checking whether there are any accesses no cache line that others
-/// write.
+/// Rate limits that many threads share. Aligned so that [`Throttle::is_limited`] reads no cache line that the
+/// admissions of other threads write.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Throttle {
@@ -105,8 +105,9 @@ impl Throttle {
         self.limited.load(Relaxed)
     }
 
-    /// Returns when an I/O submitted now may start, and the earliest time at which it may complete. Operations without
-    /// data cost one I/O and no bandwidth.
+    /// Reserves the time of an I/O that is submitted at `now_ns`. Returns when it may start, and the earliest time at
+    /// which it may complete, in nanoseconds of the same clock. Operations without data cost one I/O and no bandwidth.
+    /// The caller waits; the reservation cannot be returned.
     pub fn admit(&self, now_ns: u64, op: Op, len: u64) -> (u64, u64) {
         let mut start = now_ns.max(self.words.iops.reserve(now_ns, 1));
         if matches!(op, Op::Read | Op::Write) {

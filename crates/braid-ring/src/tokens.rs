@@ -3,10 +3,10 @@
 //! The highest byte of a driver token says whose job it was. In the tag of a request to a device, and in the token of a
 //! command, the index of the frontend is above the frontend's own tag or token.
 
-/// Marks the driver tokens that belong to entries of the port.
+/// Marks the driver tokens of leaf I/Os. Below it is the index of the port's entry.
 pub(crate) const LEAF_TOKEN: u64 = 1 << 56;
 
-/// Mark the driver tokens of receives and sends.
+/// Mark the driver tokens of receives and sends. Below them is the socket's index.
 pub(crate) const RECV_TOKEN: u64 = 2 << 56;
 pub(crate) const SEND_TOKEN: u64 = 3 << 56;
 

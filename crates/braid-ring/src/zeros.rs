@@ -1,8 +1,8 @@
 //! Ranges of a device that are known to read as zeros, from the engine and from the disks at the bottom.
 //!
-//! The engine answers by the device's current layout; a file answers by its holes; a disk that is a device below
-//! answers in the same way. Everything else counts as data. The disk's own open file is asked, so neither another file
-//! with its name nor a slow folder has any influence.
+//! The engine maps a range to disks by the device's current layout. A file has zeros where it has holes; a disk that is
+//! a device of the stack level below is examined like any device; all other disks count as data. The holes are read
+//! from the disk's open descriptor, so another file under the same path has no influence.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,8 @@ use crate::disk::Disk;
 use crate::medium::{Base, FileDisk};
 use crate::ring::{Inner, RingHandle};
 
-/// Reports which ranges of a device are known to read as zeros, as long as the device is served. Keeps nothing alive.
+/// Reports which ranges of a device are known to read as zeros. Once the device or the ring has stopped, everything
+/// counts as data. Does not keep the ring or a disk open.
 #[derive(Clone)]
 pub struct KnownZeros {
     ring: Weak<Inner>,
@@ -37,9 +38,9 @@ impl RingHandle {
 }
 
 impl KnownZeros {
-    /// Calls `each` with the length of each run of `[offset, offset + len)`, in order, and whether it reads as zeros,
-    /// until `each` returns false. May end early, after at least one run; see [`extents`]. May briefly make system
-    /// calls.
+    /// Calls `each` with the length in bytes of each run of `[offset, offset + len)`, in order, and whether the run
+    /// reads as zeros, until `each` returns false. May end early, after at least one run; see [`extents`]. Makes system
+    /// calls (`lseek`) on the disks' files, which block if a file system hangs.
     pub fn extents(&self, offset: u64, len: u64, each: &mut dyn FnMut(u64, bool) -> bool) {
         match self.ring.upgrade() {
             Some(ring) => of_device(&ring, self.device, offset, len, &mut |run| each(run.len, run.hole)),
@@ -51,7 +52,8 @@ impl KnownZeros {
 }
 
 impl Disk {
-    /// Returns whether it may report holes. With fault injection, the result of a read is not known in advance.
+    /// Returns whether the disk may report holes: it is a regular file or a device below, without fault rules. Under
+    /// fault rules the result of a read is not known in advance.
     pub fn reports_holes(&self) -> bool {
         let knows = match self.base() {
             Base::File(file) => !file.block_device,

@@ -1,7 +1,8 @@
 //! Freezing of file systems, like `fsfreeze`. Between [`freeze`] and [`thaw`] no write reaches the file system, and all
 //! earlier writes are on its device. Writers block meanwhile.
 //!
-//! A file system stays frozen when the process that froze it ends. Both calls block for as long as the device takes.
+//! A file system stays frozen after the process that froze it has ended. Both calls block until the device has done
+//! their writes, without a limit.
 
 // Two ioctls, which carry no data.
 #![allow(unsafe_code)]

@@ -59,8 +59,8 @@ impl Disk {
         Disk { medium: Arc::new(Medium::of_base(spec, base, size_bytes, write)), remote: Some(remote) }
     }
 
-    /// Returns what the shards hold of the disk while they use it: its file or memory, closed when the last of them and
-    /// the disk have dropped it.
+    /// Returns the part of the disk that each shard holds while it uses the disk: its file or memory. It is closed when
+    /// all shards and the disk have dropped it.
     pub fn medium(&self) -> Arc<Medium> {
         Arc::clone(&self.medium)
     }
@@ -69,8 +69,8 @@ impl Disk {
         self.remote.as_deref()
     }
 
-    /// Tells a remote disk whether its user can continue without it. If so, a remote disk that can no longer guarantee
-    /// its acknowledged data fails; otherwise I/O waits for it.
+    /// Sets, for a remote disk, whether its user can continue without it; see [`RemoteDisk::set_replaceable`]. Without
+    /// effect on other disks.
     pub fn set_replaceable(&self, replaceable: bool) {
         if let Some(remote) = &self.remote {
             remote.set_replaceable(replaceable);
@@ -90,7 +90,8 @@ impl Disk {
         self.loss_reason()
     }
 
-    /// Returns whether no submitted I/O without a reply can still take effect.
+    /// Returns whether no write that a remote disk was sent and has not replied to can still take effect. Always true
+    /// for other disks.
     pub fn has_no_pending_effects(&self) -> bool {
         self.remote().is_none_or(RemoteDisk::has_no_pending_effects)
     }

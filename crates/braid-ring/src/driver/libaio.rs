@@ -16,9 +16,10 @@ use super::threads::Threads;
 use super::{DriverConfig, DriverInfo, DriverKind, Event, FileRef, Job, Memory, Wait};
 use crate::error::RingError;
 
-/// I/Os in flight on one shard; further ones wait. The machine has 65,536 for all processes (fs.aio-max-nr).
+/// Maximum number of I/Os of one shard in the kernel; further ones wait. The limit for all processes of a machine,
+/// fs.aio-max-nr, is 65,536 by default.
 const IN_KERNEL_MAX: u32 = 1024;
-/// With fewer, the driver is not worthwhile.
+/// If the kernel does not permit as many, this driver does not start.
 const IN_KERNEL_MIN: u32 = 64;
 /// Completions fetched by one call.
 const FETCH_MAX: usize = 256;
@@ -74,16 +75,18 @@ pub(crate) struct Libaio {
     context: Context,
     /// Written by the kernel at each completion. It ends sleeps and is never read.
     completed: OwnedFd,
-    /// By index of the registered file: whether reads and writes were found to need to block.
+    /// By index of the registered file: whether the file was found not to support RWF_NOWAIT. Its reads and writes then
+    /// go to the threads.
     must_block: Box<[bool]>,
+    /// False once a file system has refused an asynchronous fdatasync. All syncs then go to the threads.
     can_sync: bool,
-    /// Jobs that the kernel has no room for yet.
+    /// Jobs for native AIO that have no iocb yet, in order.
     waiting: VecDeque<(u64, Job)>,
     iocbs: Box<[Iocb]>,
     /// The job of each iocb.
     jobs: Box<[(u64, Job)]>,
     free: Vec<u32>,
-    /// Iocbs to be submitted.
+    /// Filled iocbs that io_submit has not taken yet.
     batch: Vec<*mut Iocb>,
     in_kernel: u32,
     fetched: Box<[Completion; FETCH_MAX]>,
@@ -304,9 +307,10 @@ fn fill(iocb: &mut Iocb, index: u64, job: &Job, resfd: RawFd) {
 
 /// A native AIO context of the kernel.
 struct Context {
-    /// Also the address of the completion ring. 0: must not be destroyed.
+    /// The kernel's number of the context, which is also the address of the completion ring. 0: the drop of this value
+    /// must not destroy the context.
     id: usize,
-    /// Whether the completion ring has the expected layout.
+    /// Whether the completion ring has the expected layout, so that its head and tail can be read directly.
     lends_ring: bool,
 }
 

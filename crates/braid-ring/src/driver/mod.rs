@@ -100,7 +100,7 @@ pub(crate) enum Memory {
     Many { iov: *const libc::iovec, count: u32 },
 }
 
-/// Bytes of a frontend command.
+/// Length in bytes of the payload of a frontend's command ([`crate::Cx::command`]).
 pub const SHORT_COMMAND_BYTES: usize = 16;
 
 /// A system call to be made.
@@ -127,6 +127,8 @@ pub(crate) enum Job {
         offset: u64,
         len: u64,
     },
+    /// Receives up to `len` bytes. With `whole`, ends only when all have arrived, the stream ends or an error occurs;
+    /// io_uring may end it earlier.
     Recv {
         file: FileRef,
         addr: u64,
@@ -138,14 +140,16 @@ pub(crate) enum Job {
         file: FileRef,
         message: *const libc::msghdr,
     },
-    /// Ends when a channel has a message or an error. Of several waits on one source, one ends.
+    /// Ends when the channel may have a message, or has an error. If several channels of one connection wait, a message
+    /// ends one of the waits. Only io_uring supports it.
     AwaitMessage {
         file: FileRef,
     },
-    /// Cancels the wait with this token. The wait still gets its own event.
+    /// Cancels the [`Job::AwaitMessage`] with this token, which still gets its own event.
     EndWait {
         token: u64,
     },
+    /// Writes one message to a channel. Only io_uring supports it.
     WriteMessage {
         file: FileRef,
         iov: *const libc::iovec,
@@ -180,6 +184,7 @@ pub(crate) enum Wait {
 pub(crate) struct DriverConfig {
     /// Jobs in flight at a time.
     pub(crate) depth: u32,
+    /// Wanted size of the table of registered files.
     pub(crate) files: u32,
     /// Memory to register: address and length.
     pub(crate) buffers: (u64, usize),
@@ -244,8 +249,8 @@ impl Driver {
         each!(self, d => unsafe { d.push(token, job) })
     }
 
-    /// Starts the queued jobs and appends the events of ended ones to `events`. If `wait` says so and none has ended,
-    /// sleeps until one does, the shard is woken, or the time is up.
+    /// Starts the queued jobs and appends the events of ended ones to `events`. If no job has ended and `wait` permits
+    /// it, sleeps until a job ends, another thread wakes the shard, or the time of `wait` is over.
     pub(crate) fn turn(&mut self, wait: Wait, events: &mut Vec<Event>) {
         each!(self, d => d.turn(wait, events))
     }
@@ -256,7 +261,8 @@ impl Driver {
         each!(self, d => d.register_file(slot, fd))
     }
 
-    /// Returns whether a receive or send on a blocking socket waits in the kernel.
+    /// Returns whether sockets must be blocking, because the kernel itself waits for them. If not, they must be
+    /// nonblocking, because the driver waits in epoll.
     pub(crate) fn waits_for_sockets(&self) -> bool {
         matches!(self, Driver::Uring(_))
     }
@@ -271,8 +277,9 @@ impl Driver {
         matches!(self, Driver::Uring(_))
     }
 
-    /// Returns how many of all queued jobs the kernel has started. It no longer needs what it copies at the start of a
-    /// job.
+    /// Returns how many of the jobs counted by [`Driver::pushed`] the kernel has taken from the submission queue. What
+    /// the kernel copies when it starts a job is no longer needed once that job is counted here. Always 0 without
+    /// io_uring.
     pub(crate) fn begun(&mut self) -> u64 {
         match self {
             Driver::Uring(d) => d.begun(),
@@ -280,7 +287,7 @@ impl Driver {
         }
     }
 
-    /// Returns how many jobs were ever queued.
+    /// Returns how many jobs were ever queued. Always 0 without io_uring.
     pub(crate) fn pushed(&self) -> u64 {
         match self {
             Driver::Uring(d) => d.pushed(),
@@ -288,7 +295,7 @@ impl Driver {
         }
     }
 
-    /// Registers a socket under an index. Returns false if it cannot be watched.
+    /// Prepares receives and sends on a socket under an index. Returns false if the kernel refuses to watch the socket.
     pub(crate) fn watch_socket(&mut self, index: u32, fd: RawFd) -> bool {
         match self {
             Driver::Uring(_) => true,

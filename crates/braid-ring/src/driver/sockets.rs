@@ -1,7 +1,7 @@
 //! Receives and sends as jobs, over sockets that only report readiness.
 //!
-//! A job is tried when it arrives, and again after each edge, until it is done. It is remembered that a socket is not
-//! ready, so an idle socket costs nothing.
+//! A job is tried when it arrives, and again after each edge of its socket, until it is done. Each socket records that
+//! it was found empty or full, and is not tried again before the next edge: an idle socket costs nothing.
 
 use std::os::fd::RawFd;
 
@@ -31,8 +31,9 @@ struct Sending {
 
 struct Socket {
     fd: RawFd,
-    /// False if the socket is known to be empty, or full.
+    /// False if the last receive found the socket empty, and no edge has followed.
     readable: bool,
+    /// False if the last send found the socket full, and no edge has followed.
     writable: bool,
     /// Whether EPOLLOUT is watched as well.
     watches_room: bool,
@@ -165,7 +166,8 @@ impl Sockets {
 }
 
 impl Socket {
-    /// Watches for room for a send that found none. If that fails, the send fails.
+    /// Watches for EPOLLOUT, because a send has found the socket full. If the kernel refuses, ends that send with the
+    /// error, and returns its event.
     fn watch_room(&mut self, index: u32, epoll: &Epoll) -> Option<Event> {
         match epoll.change(self.fd, u64::from(index), INTEREST | libc::EPOLLOUT) {
             Ok(()) => {

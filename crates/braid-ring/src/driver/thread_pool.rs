@@ -1,8 +1,8 @@
 //! The threads of one shard that make blocking system calls.
 //!
-//! Each file has its own queue of jobs. A file may use another thread only while it leaves more threads idle than it
-//! uses: a single file uses half of them, `n` busy files settle at about `1/(n+1)` each, and a hung file can never use
-//! all. The threads serve the queues in turn.
+//! Each file has its own queue of jobs. A queue may use one more thread only while more threads are idle than it
+//! already uses. So a single file uses at most half of the threads, also if it hangs, and `n` busy files settle at
+//! about `1/(n+1)` of the threads each. The threads serve the queues in turn.
 //!
 //! All memory is allocated at start: the jobs are in a slab, and the queues are links through it.
 
@@ -18,7 +18,7 @@ use crate::wake::Wake;
 
 /// Threads of a shard. A single file uses half of them.
 pub(super) const THREADS: usize = 16;
-/// The threads make system calls and little else.
+/// Stack of each thread in bytes. Small, because the threads do little besides system calls.
 const STACK_BYTES: usize = 256 << 10;
 const NONE: u32 = u32::MAX;
 
@@ -58,11 +58,13 @@ struct State {
     queues: Box<[FileQueue]>,
     /// Queues with jobs, in the order in which they are served next.
     active: VecDeque<u32>,
+    /// Events of ended jobs, until the next exchange.
     ended: Vec<Event>,
     /// Which threads are inside a system call.
     busy: [bool; THREADS],
+    /// Number of threads that execute no job.
     idle: u32,
-    /// Threads that wait for work.
+    /// Number of idle threads that wait on the condition variable.
     sleeping: u32,
     stop: bool,
 }
@@ -273,7 +275,8 @@ fn work(shared: &Shared, thread: usize, call: Call) {
             state = shared.work.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.sleeping -= 1;
         };
-        // The end of this job may let more than one queue continue.
+        // The end of a job may let several queues use one more thread, and this thread has taken a job of only one of
+        // them: wake another thread.
         let more = state.sleeping > 0 && state.active.iter().any(|queue| state.may_run(*queue));
         drop(state);
         if more {

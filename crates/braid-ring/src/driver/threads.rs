@@ -88,7 +88,7 @@ impl Threads {
         self.pool.exchange(events);
     }
 
-    /// Checks whether sockets have become ready, without waiting.
+    /// Checks, without waiting, whether sockets with a pending receive or send have become ready, and tries those.
     pub(super) fn look(&mut self, events: &mut Vec<Event>) {
         if self.sockets.pending() > 0 {
             self.poll(Wait::No);
@@ -96,11 +96,12 @@ impl Threads {
         }
     }
 
-    /// Sleeps until something happens.
+    /// Sleeps until a job of the pool ends, a socket becomes ready, another thread wakes the shard, or the time of
+    /// `wait` is over. Then starts queued jobs, and takes events.
     pub(super) fn sleep(&mut self, wait: Wait, events: &mut Vec<Event>) {
         let before = events.len();
         self.pool.fall_asleep();
-        // Checked once more, now that the pool's threads can see that this shard is about to sleep.
+        // A job that ended before the pool's threads saw the announcement has not written the eventfd: check once more.
         self.pool.exchange(events);
         self.poll(if events.len() > before { Wait::No } else { wait });
         self.pool.awake();
@@ -117,7 +118,8 @@ impl Threads {
         }
     }
 
-    /// Jobs of a registered file have a queue of their own in the pool.
+    /// Returns whether the pool has a queue of its own for the file at this slot. Nothing needs to be registered: the
+    /// queues exist from the start.
     pub(crate) fn register_file(&mut self, slot: u32, _fd: RawFd) -> bool {
         slot < self.files
     }

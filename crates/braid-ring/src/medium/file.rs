@@ -45,15 +45,16 @@ impl FileDisk {
         }
     }
 
-    /// Returns the current size in whole blocks.
+    /// Returns the current size in bytes, rounded down to whole blocks. A network file system inquires at its server,
+    /// so this may block.
     pub(crate) fn size_now(&self) -> io::Result<u64> {
         let raw_size =
             if self.block_device { block_device_bytes(&self.fd)? } else { stat_file(&self.fd, true)?.stx_size };
         Ok(raw_size - raw_size % u64::from(self.logical_block_bytes))
     }
 
-    /// Returns the size in whole blocks as this machine knows it. The server of a network file system is not asked, so
-    /// a shard can call it.
+    /// Returns the size in bytes, rounded down to whole blocks, as this machine knows it. A network file system does
+    /// not inquire at its server, so shards can call this.
     #[inline]
     pub(crate) fn size_known(&self) -> io::Result<u64> {
         let raw_size =
@@ -61,7 +62,7 @@ impl FileDisk {
         Ok(raw_size - raw_size % u64::from(self.logical_block_bytes))
     }
 
-    /// Returns whether it is a file without a name: its data is lost when the process ends.
+    /// Returns whether it is a file that no longer has a name: its data is lost when the file is closed.
     pub(crate) fn is_deleted(&self) -> bool {
         !self.block_device && stat_file(&self.fd, false).is_ok_and(|found| found.stx_nlink == 0)
     }
@@ -170,7 +171,8 @@ fn lock_and_probe(
     Ok(FileDisk { fd: file.into(), size_bytes, logical_block_bytes, block_device, buffered_because })
 }
 
-/// Takes a lock that belongs to the open file, so that it ends with it however the process ends.
+/// Locks the file (flock): exclusively for writing, otherwise shared. The lock belongs to the open file, so it ends
+/// when the file is closed, also by a kill of the process.
 fn lock(file: &File, path: &Path, meta: &std::fs::Metadata, write: bool) -> Result<(), RingError> {
     let how = if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
     match rustix::fs::flock(file, how) {
@@ -265,7 +267,7 @@ fn block_device_bytes(fd: impl AsFd) -> io::Result<u64> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(bytes) }
 }
 
-/// Returns the length and link count of a file. Asks the server of a network file system only if `sync`.
+/// Returns the length and link count of a file. A network file system inquires at its server only if `sync` is set.
 #[inline]
 fn stat_file(fd: impl AsFd, sync: bool) -> io::Result<libc::statx> {
     let flags = libc::AT_EMPTY_PATH | if sync { libc::AT_STATX_FORCE_SYNC } else { libc::AT_STATX_DONT_SYNC };

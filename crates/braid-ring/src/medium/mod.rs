@@ -1,5 +1,5 @@
-//! What is beneath an open [`crate::Disk`], as the shards need it: a file, memory, or a device of the shards; its size,
-//! its wrappers, and whether its data is still whole.
+//! The part of an open [`crate::Disk`] that the shards use: its file, its memory, or the device below; its size, its
+//! wrappers (throttles and fault rules), and whether it has become shorter or a flush of it has failed.
 
 mod file;
 pub(crate) mod holder;
@@ -24,7 +24,8 @@ const DEVICE_BLOCK_BYTES: u32 = 4096;
 /// How to open a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OpenOptions {
-    /// Hold it exclusively, against other Braid processes and mounts. Without, it may be in use by others.
+    /// Hold it exclusively: a block device by O_EXCL, against mounts, swap and all other users that do the same; a file
+    /// by a lock (flock), against other Braid processes. If not set, the disk may be in use elsewhere.
     pub exclusive: bool,
     /// Open it for writing as well.
     pub write: bool,
@@ -138,7 +139,7 @@ impl Medium {
         })
     }
 
-    /// Returns what has no file or memory of its own.
+    /// Creates a medium for a base that was not opened here: a device of the shards, or a remote disk.
     pub(crate) fn of_base(spec: &DiskSpec, base: Base, size_bytes: u64, write: bool) -> Medium {
         let (throttles, faults, _) = unwrapped(spec);
         Medium {
@@ -183,7 +184,7 @@ impl Medium {
     #[inline]
     pub(crate) fn is_whole_now(&self) -> bool {
         let Base::File(file) = &self.base else { return true };
-        // A file that does not report its size has another problem, which I/O will meet.
+        // An error does not count as short: a disk that cannot report its size also fails its I/O.
         match file.size_known() {
             Ok(found) if found < self.size_bytes() => {
                 self.set_short(found);
@@ -208,7 +209,8 @@ impl Medium {
         });
     }
 
-    /// Updates the size of a disk that is a device which has grown.
+    /// Adopts a size in bytes, if it is larger than the present one, for a disk whose device below has grown. The
+    /// shards adopt it by [`crate::RingHandle::resize_leaf`].
     pub fn set_grown_size(&self, size_bytes: u64) {
         self.size_bytes.fetch_max(size_bytes, Ordering::AcqRel);
     }
@@ -223,8 +225,8 @@ impl Medium {
         self.size_bytes.load(Ordering::Acquire)
     }
 
-    /// Asks the operating system for the size of the file or block device, and adopts it if it has grown. The shards
-    /// adopt it by [`crate::RingHandle::resize_leaf`]. May block.
+    /// Reads the size of the file or block device from the operating system, adopts it if it is larger than the present
+    /// one, and returns the size in bytes. The shards adopt it by [`crate::RingHandle::resize_leaf`]. May block.
     ///
     /// # Errors
     /// The operating system's.
@@ -269,7 +271,8 @@ impl Medium {
         }
     }
 
-    /// Returns whether a flush has failed since it was opened.
+    /// Returns whether a flush or a durable write has failed since it was opened, so that acknowledged data may be
+    /// lost. All later flushes and durable writes then fail.
     pub fn has_failed_flush(&self) -> bool {
         self.flush_failed.load(Ordering::Acquire)
     }
@@ -278,7 +281,7 @@ impl Medium {
         self.flush_failed.store(true, Ordering::Release);
     }
 
-    /// Replaces the rules of the outermost `faulty(…)` in its name. Hung I/Os continue.
+    /// Replaces the rules of the outermost `faulty(…)` in its name. I/Os that the previous rules hold start now.
     ///
     /// # Errors
     /// When the name has no `faulty(…)`.

@@ -1,7 +1,7 @@
 //! Leaf I/Os on devices of the stack level below. Each becomes requests to that device, one for each piece of memory.
 //!
-//! They have no time limit of their own; the leaf I/Os below them have. A request below may take longer than a disk
-//! may, for example while a failed member is dropped.
+//! Such a leaf I/O has no time limit of its own; only the leaf I/Os on the disks at the bottom have one. A request to a
+//! device below may take longer than that limit, for example while the array there drops a failed member.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::tokens::{BELOW, TAG_BITS};
 #[derive(Default)]
 pub(super) struct Below {
     queues: [VecDeque<u32>; STACK_LEVELS_MAX],
-    /// Whether that level has no free slot until something has ended.
+    /// By level: whether its engine has refused a request for want of a slot, and was not tried again since.
     full: [bool; STACK_LEVELS_MAX],
 }
 
@@ -38,8 +38,8 @@ impl Port {
         self.below.queues[stack_level_of(device)].push_back(index);
     }
 
-    /// Returns whether requests to a level can be submitted that may have room for them, or late or returned I/Os are
-    /// to be reported.
+    /// Returns whether the shard must do another round before it sleeps: requests wait for a level whose engine may
+    /// have a free slot, or late or returned I/Os are to be reported.
     #[inline]
     pub(crate) fn has_more(&self) -> bool {
         let submits = |(queue, full): (&VecDeque<u32>, &bool)| !queue.is_empty() && !full;
@@ -116,8 +116,8 @@ impl Port {
         self.finish(index, result);
     }
 
-    /// Handles an entry of whose memory the kernel still uses some. The engine is notified now, and again when the
-    /// kernel returns it.
+    /// Handles an entry whose requests have all ended while the kernel still uses some of its memory. The engine of the
+    /// level above is notified now, and again when the kernel has returned that memory.
     #[cold]
     fn late_below(&mut self, index: u32) {
         let entry = &mut self.entries[index];

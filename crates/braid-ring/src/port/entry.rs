@@ -10,13 +10,13 @@ pub(super) enum State {
     Free,
     /// Waits until the driver has room.
     Ready,
-    /// Waits for its time to begin.
+    /// Waits for the time at which a throttle or a `delay` rule lets it begin.
     Delayed,
     /// A system call of it is in flight.
     Issued,
     /// Waits for a moment because the kernel had no resources for it.
     Retry,
-    /// Done. Waits for the time at which it may complete.
+    /// Its work is done. It waits for [`Entry::not_before_ns`] to complete.
     Holding,
     /// Held by a `hang` rule.
     Hung,

@@ -10,8 +10,9 @@ const PAGE_BYTES: u64 = 4096;
 ///
 /// # Safety
 /// `disk` points to a mapping that holds the whole range of the I/O. The pieces of the I/O are valid memory without any
-/// other access during the call. Other shards may access the same bytes of the disk at the same time: these are only
-/// copied or filled through raw pointers, so that a race can mix bytes, as on any disk, and do nothing worse.
+/// other access during the call. Other shards may access the same bytes of the disk at the same time. The disk's bytes
+/// are only copied or filled through raw pointers, so such a race can mix old and new bytes, as on any disk, but has no
+/// other effect.
 #[inline]
 pub(super) unsafe fn carry_out(disk: *mut u8, io: &LeafIo) {
     match io.op {

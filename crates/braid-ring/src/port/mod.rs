@@ -77,8 +77,9 @@ struct Leaf {
     kind: Kind,
     /// Opened for writing.
     writable: bool,
-    /// Whether the file system or device supports the operation, as far as is known.
+    /// False once the file system or device has refused FALLOC_FL_PUNCH_HOLE.
     punches: bool,
+    /// False once the file system or device has refused FALLOC_FL_ZERO_RANGE.
     zeroes_ranges: bool,
     /// Entries of this leaf in the slab.
     in_flight: u32,
@@ -95,7 +96,7 @@ struct Leaf {
     carrier: u16,
     /// The shard that has the disk's only connection and carries its I/O, if another one does.
     host: Option<ShardId>,
-    /// The turn of the loop in which its file was last found to have its full size.
+    /// The time ([`Port::now_ns`]) of the turn in which its file was last found to have its full size.
     whole_at_ns: u64,
 }
 
@@ -166,8 +167,11 @@ pub(crate) struct Port {
     pub(crate) arena: Arena,
     /// The time of this turn of the loop.
     pub(crate) now_ns: u64,
+    /// Results for the engine.
     pub(crate) done: Vec<Done>,
+    /// I/Os that have exceeded their time limit, to be reported to the engine. The kernel still has them.
     pub(crate) late: Vec<Cookie>,
+    /// Late I/Os that the kernel has returned, to be reported to the engine.
     pub(crate) returned: Vec<Cookie>,
     meta_blocks: Buf,
     leaves: Box<[Leaf]>,
@@ -184,7 +188,7 @@ pub(crate) struct Port {
     zeros: Map,
     /// Scratch memory for parity computations. Pages are allocated on first use.
     scratch: Map,
-    /// The same for the stack levels above the first.
+    /// Scratch memory and metadata blocks of the stack levels above the first.
     upper: Vec<LevelMemory>,
     /// The stack level whose engine is running, and the mark of that level's cookies.
     level: usize,
@@ -233,7 +237,7 @@ impl Port {
         })
     }
 
-    /// Makes room for one more stack level, whose engine has this many slots.
+    /// Reserves memory for the I/Os of one more stack level, whose engine has this many slots.
     pub(crate) fn add_level(&mut self, memory: LevelMemory, slots: usize) {
         self.upper.push(memory);
         let more = slots * STEP_IOS_MAX + META_MAX;
@@ -514,7 +518,8 @@ impl Port {
         self.complete(index, result);
     }
 
-    /// Ends an entry with an error number of its disk.
+    /// Ends an entry with an error number of its disk. After a failed flush, later flushes and durable writes of the
+    /// disk fail, too.
     fn failed(&mut self, index: u32, errno: i32) {
         let entry = &self.entries[index];
         if entry.io.op == Op::Flush
@@ -569,12 +574,12 @@ impl Port {
         self.late.push(entry.io.cookie);
     }
 
-    /// Returns whether an I/O hangs by rules that are no longer in force. The shard must not sleep then.
+    /// Returns whether an I/O hangs by fault rules that were replaced since. The shard must not sleep then.
     pub(crate) fn has_new_rules(&self) -> bool {
         self.hung > 0 && self.leaves.iter().any(Leaf::has_new_rules)
     }
 
-    /// Releases I/Os that hang by rules that are no longer in force.
+    /// Starts, or if they are late completes, I/Os that hang by fault rules that were replaced since.
     #[cold]
     fn release_hung(&mut self) {
         for id in 0..LEAVES_MAX {

@@ -130,7 +130,7 @@ impl Port {
             entry.result = Err(errno::leaf_error(errno));
             let carrier = self.leaves[entry.io.leaf.0 as usize].carrier;
             if entry.done < entry.io.len {
-                // The rest need not be tried.
+                // The I/O fails anyway, so the parts that were not taken are dropped.
                 entry.done = entry.io.len;
                 self.pop_queue(carrier);
             }
@@ -197,7 +197,8 @@ impl Port {
             && must_be_durable(&self.entries[index].io)
             && disk.is_some_and(|disk| disk.has_failed_flush())
         {
-            // On another shard a flush has failed meanwhile, so data may be lost.
+            // A flush of this disk has failed meanwhile, perhaps on another shard: acknowledged data may be lost, and
+            // this success does not prove that it is durable.
             result = Err(braid_engine::LeafError::of(braid_engine::ErrorKind::FlushFailed));
         }
         self.finish(index, result);
@@ -254,7 +255,8 @@ impl Port {
     }
 }
 
-/// Returns the end of the `pieces`th piece from byte `at` on.
+/// Returns the offset within the I/O at which the `pieces`th piece of memory ends, counted from the piece that has byte
+/// `at`.
 fn pieces_end(io: &braid_engine::LeafIo, at: u64, pieces: usize) -> u64 {
     let (mut end, mut left) = (0, pieces.max(1));
     for k in 0..io.pieces() {

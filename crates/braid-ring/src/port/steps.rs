@@ -41,8 +41,8 @@ impl Port {
         let job = self.job(index);
         self.issued += 1;
         self.entries[index].state = State::Issued;
-        // SAFETY: the data's memory stays valid until the engine is told that the kernel no longer uses it; iovecs and
-        // zeros belong to the port; the file is open as long as the leaf has entries.
+        // SAFETY: the engine keeps the data's memory valid until the port reports that the kernel no longer uses it;
+        // iovecs and zeros belong to the port; the file is open as long as the leaf has entries.
         unsafe { self.driver.push(LEAF_TOKEN | u64::from(index), &job) };
     }
 
@@ -183,11 +183,13 @@ impl Port {
         disk.is_short() || at_the_end && !disk.is_whole_now()
     }
 
-    /// Returns whether the disk has its full size after the kernel has completed an I/O on it. A regular file is
-    /// checked once in each turn in which I/Os on it completed, after all of them did. A truncated file that a write
-    /// has extended again is still shorter than before, since data I/O never reaches its last block. So success is
-    /// reported only if the file was complete until then. A write never extends a block device: block devices are
-    /// checked after I/Os that came `short` or failed.
+    /// Returns whether the disk has its full size, after the kernel has completed an I/O on it. `short`: the I/O moved
+    /// fewer bytes than requested, or failed.
+    ///
+    /// A regular file is checked once in each turn in which I/Os on it have completed, after their completion. Success
+    /// of an I/O therefore proves that the file was complete until then: a write may have extended a truncated file,
+    /// but not to its full size, because data I/O never reaches the last block. No write extends a block device, so
+    /// block devices are checked after `short` I/Os only.
     #[inline]
     fn is_whole_after(&mut self, index: u32, short: bool) -> bool {
         let leaf = &mut self.leaves[self.entries[index].io.leaf.0 as usize];
@@ -213,9 +215,12 @@ impl Port {
         self.failed(index, errno);
     }
 
+    /// Makes later flushes of the disk fail, if this I/O was a flush or a FUA write and failed with an error of the
+    /// disk.
+    ///
     /// The kernel executes a FUA write as a write and a flush, and does not report which of the two failed. If the
-    /// flush failed, the kernel may have reported the loss of other writes with it, and would not report it to a later
-    /// flush. So later flushes fail.
+    /// flush did, its error may have stood for the loss of other writes, too, and the kernel reports such a loss once:
+    /// a later flush would succeed.
     #[cold]
     fn fail_later_flushes(&mut self, index: u32, errno: i32) {
         let io = &self.entries[index].io;

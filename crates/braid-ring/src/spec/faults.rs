@@ -54,16 +54,16 @@ pub enum FaultKind {
     Error(OpSet),
     /// The I/O starts this many nanoseconds late.
     Delay(OpSet, u64),
-    /// The I/O does not complete until the rules change.
+    /// The I/O does not start until the rules change. Its time limit still applies.
     Hang(OpSet),
-    /// A write stores only some of its first 512-byte sectors, and reports success.
+    /// A write stores only its first 512-byte sectors, a random number from 0 to all but one, and reports success.
     Torn,
     /// A read returns data with one flipped bit. The data on the disk is unharmed.
     Corrupt,
     /// A read of the range fails with EIO while any 512-byte sector that it touches has not been written since the disk
     /// was opened, as on a disk with an unreadable sector.
     Bad,
-    /// The disk is gone after this many I/Os (all shards together).
+    /// From the time when the disk has received this many I/Os, counted over all shards, its I/Os fail with ENODEV.
     GoneAfter(u64),
 }
 
@@ -78,14 +78,14 @@ pub struct FaultRule {
     pub from: u64,
     /// The byte after the range.
     pub to: u64,
-    /// Maximum number of times; `None`: unlimited.
+    /// Maximum number of I/Os, over all shards, to which the rule applies; `None`: unlimited.
     pub times: Option<u64>,
 }
 
 /// All fault rules of one disk.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FaultRules {
-    /// The rules. All are evaluated, in order.
+    /// The rules. Every rule is evaluated for each I/O, in order, and the effects of all that apply are combined.
     pub rules: Vec<FaultRule>,
     /// Seed of the random numbers.
     pub seed: u64,
