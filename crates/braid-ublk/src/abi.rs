@@ -30,7 +30,8 @@ pub const F_USER_RECOVERY_FAIL_IO: u64 = 1 << 9;
 /// A device's size can be changed while it is in use (Linux 6.16).
 pub const F_UPDATE_SIZE: u64 = 1 << 10;
 
-/// A server can take its commands back (Linux 6.16).
+/// A server can quiesce its device, which gives all of its commands back (Linux 6.16). Here it only identifies drivers
+/// from 6.16 on.
 pub const F_QUIESCE: u64 = 1 << 12;
 
 /// Every flag with its name for users.
@@ -117,8 +118,8 @@ impl IoOp {
     }
 }
 
-/// A queue command that no driver implements. For a queue that has a server, the driver refuses it before it checks the number
-/// (from Linux 6.4 on).
+/// A queue command that no driver implements: a probe without effect. From Linux 6.4 on, the driver's error shows
+/// whether it considers the queue served, because it checks that before the command's number.
 pub const NO_COMMAND: u32 = 3 << 30 | (size_of::<IoCommand>() as u32) << 16 | (b'!' as u32) << 8;
 
 /// `_IOC(direction, 'u', number, size)`.
@@ -207,17 +208,17 @@ pub const ATTR_FUA: u32 = 1 << 3;
 pub struct BasicParams {
     /// `ATTR_…`.
     pub attrs: u32,
-    /// Logical block, as a power of two.
+    /// Binary logarithm of the logical block in bytes.
     pub logical_bs_shift: u8,
-    /// Physical block, likewise.
+    /// Binary logarithm of the physical block in bytes.
     pub physical_bs_shift: u8,
-    /// Optimal length of an I/O, likewise.
+    /// Binary logarithm of the optimal length of an I/O in bytes.
     pub io_opt_shift: u8,
-    /// Shortest I/O without a penalty, likewise.
+    /// Binary logarithm of the shortest I/O without a penalty in bytes.
     pub io_min_shift: u8,
     /// Longest request with data, in sectors.
     pub max_sectors: u32,
-    /// No request crosses a multiple of it; 0: no limit.
+    /// The kernel splits requests at each multiple of this number of sectors; 0: nowhere.
     pub chunk_sectors: u32,
     /// The device's size, in sectors.
     pub dev_sectors: u64,
@@ -231,23 +232,23 @@ pub struct BasicParams {
 pub struct DiscardParams {
     /// Zero.
     pub discard_alignment: u32,
-    /// In bytes.
+    /// Unit of discards in bytes: smaller ones need not free any space.
     pub discard_granularity: u32,
-    /// Longest discard.
+    /// Longest discard, in sectors.
     pub max_discard_sectors: u32,
-    /// Longest write of zeroes.
+    /// Longest write of zeroes, in sectors.
     pub max_write_zeroes_sectors: u32,
-    /// One.
+    /// Number of ranges in one discard: 1.
     pub max_discard_segments: u16,
     /// Zero.
     pub reserved0: u16,
 }
 
-/// `struct ublk_params`, as far as Braid sets it; `len` tells the driver how far.
+/// `struct ublk_params`, up to the last part that Braid sets. The driver takes the parts beyond `len` as not set.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
 pub struct Params {
-    /// Bytes of this structure.
+    /// Bytes of this structure without `pad`.
     pub len: u32,
     /// Which parts are set: 1 basic, 2 discard.
     pub types: u32,
@@ -282,11 +283,11 @@ pub struct IoCommand {
 pub struct IoDescriptor {
     /// Operation in the lowest byte, flags above.
     pub op_flags: u32,
-    /// Its length.
+    /// Its length, in sectors of [`SECTOR_BYTES`].
     pub nr_sectors: u32,
     /// Its first sector.
     pub start_sector: u64,
-    /// Not used.
+    /// The address of the data that the server passed. Not used here.
     pub addr: u64,
 }
 

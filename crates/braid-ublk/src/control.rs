@@ -1,7 +1,7 @@
 //! Commands to `/dev/ublk-control`.
 //!
-//! Each command is one call that blocks until the driver has carried it out; some of them wait for the shards. So they are for
-//! the control plane's threads. [`Speak`] is the seam: tests implement a driver behind it.
+//! Each command is one call that blocks until the driver has executed it. Some commands wait for the shards, so they
+//! must be called on threads of the control plane only. Tests replace the driver by an implementation of [`Speak`].
 
 #![allow(unsafe_code)]
 
@@ -27,7 +27,7 @@ const COMMAND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for a removal that the driver may delay until the device is closed; a refusal arrives at once.
 const REMOVAL_MAX: Duration = Duration::from_secs(1);
 
-/// The driver's result of a command.
+/// The driver's result of a command: its return value, or its error number.
 pub type Answer = io::Result<i32>;
 
 /// Carries commands out: the driver, or a test.
@@ -38,7 +38,8 @@ pub trait Speak: Send + Sync {
     /// The error number of the driver.
     fn speak(&self, code: u32, command: ControlCommand, data: &mut [u8]) -> Answer;
 
-    /// Returns the result of each of a device's queues for a command that no driver implements.
+    /// Sends [`abi::NO_COMMAND`] to each queue of a device, and returns the results, by queue number. They show which
+    /// queues the driver considers served.
     ///
     /// # Errors
     /// The device's own file cannot be opened, for example as another process has it open.
@@ -76,14 +77,15 @@ impl Speak for Driver {
     }
 }
 
-/// Which queues of a device without a server the driver considers served: those whose server ended count.
+/// Which queues of a device without a server the driver still considers served: it forgets a queue's server only at a
+/// takeover, or when the server ends, depending on its version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ServedQueues {
-    /// All; or it does not matter for this driver. A takeover can begin.
+    /// All queues, or this driver needs no check. A takeover can begin.
     All,
     /// None: a takeover has begun.
     None,
-    /// Some: a takeover has begun, and its server ended when only some queues were served.
+    /// Some queues: a takeover has begun, and the daemon that began it ended when it served only some of them.
     Partial,
 }
 
@@ -231,8 +233,8 @@ impl Control {
         self.delete_in_thread(id)
     }
 
-    /// Removes a device by the command that waits until no process has it open, in a thread of its own. Once begun, the removal goes
-    /// on in the kernel, also after that thread has given up.
+    /// Removes a device by the command that waits until no process has it open, on a thread of its own. Returns after
+    /// [`REMOVAL_MAX`] even if the command has not ended: the kernel completes a removal that it has begun.
     fn delete_in_thread(&self, id: u32) -> Result<(), UblkError> {
         let doing = format!("{} of /dev/ublkb{id}", abi::DEL_DEV.name);
         let (driver, code) = (Arc::clone(&self.driver), abi::DEL_DEV.code(self.features.is_encoded()));
@@ -276,10 +278,12 @@ impl Control {
         }
     }
 
-    /// Returns which queues of a device without a server the driver considers served; `None`: it cannot be probed yet, as its last
-    /// server has not fully ended. Drivers before Linux 6.16 forget a queue's server only when a takeover begins, and crash (before
-    /// 6.10: always) if one is begun again with a queue that has not been served since. Later drivers forget it when a server ends,
-    /// and are not probed.
+    /// Returns which queues of a device without a server the driver considers served; `None`: the device cannot be
+    /// probed yet, because its last server has not fully ended.
+    ///
+    /// Drivers before Linux 6.16 forget a queue's server only when a takeover begins. Such a driver may crash the
+    /// kernel (before 6.10 it always does) if a takeover is begun again while a queue has not been served since the
+    /// last beginning. Drivers from 6.16 on forget the server when it ends, and are not probed.
     ///
     /// # Errors
     /// The device's own file cannot be opened.
@@ -297,11 +301,14 @@ impl Control {
             let numbers = results.iter().map(|result| result.as_ref().err().and_then(io::Error::raw_os_error));
             numbers.filter(|number| number.is_some_and(|number| wanted.contains(&number))).count()
         };
-        // EBUSY: a server has fetched some of the queue's requests, and never all of them.
+        // The probe's error. EINVAL: the queue has or had a server. EOPNOTSUPP: it has none. EBUSY: a server has
+        // fetched some of the queue's requests, but never all of them, which counts as not served.
         let (with, without) = (count(&[libc::EINVAL]), count(&[libc::EOPNOTSUPP, libc::EBUSY]));
         Ok(Some(match (with, without) {
             (1.., 1..) => ServedQueues::Partial,
-            // From 6.13 on a second beginning is refused or harmless, and some of these drivers forget servers as later ones do: begin.
+            // No queue is served, so before Linux 6.13 a takeover has begun. From 6.13 on it may not have, because some
+            // of these drivers forget servers when they end; a second beginning is refused or harmless there: begin
+            // one.
             (0, 1..) if flags & abi::F_USER_RECOVERY_FAIL_IO == 0 => ServedQueues::None,
             _ => ServedQueues::All,
         }))

@@ -240,14 +240,14 @@ pub struct Device {
     pub info: DeviceInfo,
     /// Whether it is taken over from an earlier server, and its users wait.
     pub is_recovered: bool,
-    /// Whether a daemon has ended when only some of its queues were served. This daemon serves the others, so that the driver lets
-    /// the next daemon take over all of them.
+    /// Whether an earlier daemon ended in a takeover when it served only some of the queues. This daemon cannot
+    /// complete that takeover. It serves the other queues only so that the driver lets the next daemon take over all.
     pub is_torn: bool,
 }
 
 impl Device {
-    /// Finds the device with this mark and begins to take it over, or adds one. The shards then serve what
-    /// [`Opening::shares`] returns, and [`Opening::begin`] lets users in.
+    /// Finds the device with this mark and begins to take it over, or adds one. Next, [`Opening::shares`] returns the
+    /// queues for the shards to serve, and [`Opening::begin`] makes the device available to users.
     ///
     /// # Errors
     /// The driver refuses, lacks a feature, or another process serves the device.
@@ -297,7 +297,8 @@ impl Device {
             .collect())
     }
 
-    /// Returns the process that serves it, by the driver's numbering: 0 or less if it has no number in this namespace.
+    /// Returns the id of the process that serves the device, as the driver reports it; 0 or less if the process has no
+    /// id in this pid namespace. `None` if no process serves it.
     pub fn server(&self) -> Option<i32> {
         (self.info.state == abi::STATE_LIVE).then_some(self.info.ublksrv_pid)
     }
@@ -344,9 +345,9 @@ impl Device {
         }
     }
 
-    /// Goes on with a takeover that the driver refuses as invalid because an earlier daemon has begun it and ended. From Linux 6.10 to
-    /// 6.15 (and in older kernels with the fix) drivers refuse to begin a takeover again while no queue is served. It need not be
-    /// begun again.
+    /// Continues a takeover that an earlier daemon began before it ended. Drivers of Linux 6.10 to 6.15, and of older
+    /// kernels with the fix, refuse (EINVAL) to begin a takeover again while no queue is served; it need not be begun
+    /// again. Returns `refused` if the refusal had another reason; `None`: the device is gone by now.
     fn begun_before(control: &Control, found: DeviceInfo, refused: UblkError) -> Result<Option<Device>, UblkError> {
         let id = found.dev_id;
         let is_it = |info: &DeviceInfo| info.ublksrv_flags == found.ublksrv_flags;
@@ -382,8 +383,9 @@ impl Device {
         Some(sectors * abi::SECTOR_BYTES)
     }
 
-    /// Takes the device from its users and removes it, unless it is in exclusive use (mounted, swapped on, part of another device).
-    /// `fail` has the shards fail the requests that wait; it is called once the removal is certain.
+    /// Takes the device from its users and removes it, unless it is in exclusive use (mounted, swapped on, part of
+    /// another device). Calls `fail` once it is certain that the device is not in exclusive use; `fail` must make the
+    /// shards fail the requests that wait, because the driver's stop waits for them.
     ///
     /// # Errors
     /// [`UblkErrorKind::Busy`], and nothing has changed; or the driver refuses.
@@ -392,7 +394,8 @@ impl Device {
         self.end_claimed(control, claim, fail)
     }
 
-    /// Removes a device whose exclusive use the caller holds ([`Device::claim`]), so that it cannot be mounted in between.
+    /// Removes a device that the caller has open exclusively ([`Device::claim`]), so that no user can mount it in
+    /// between. `fail` is as for [`Device::end`].
     ///
     /// # Errors
     /// The driver refuses.
@@ -421,8 +424,8 @@ impl Device {
     }
 }
 
-/// A device that is being opened for its users. An opening that failed part-way goes on from there: what the driver and the shards
-/// have done is not done again, as they would refuse it.
+/// A device that is being made available to its users. After an error, [`Opening::shares`] and [`Opening::begin`] may
+/// be called again: they skip what the driver and the shards have already done, which these would refuse.
 #[derive(Debug)]
 pub struct Opening {
     /// The device.
@@ -467,10 +470,12 @@ impl Opening {
         Ok(missing.map(share).collect())
     }
 
-    /// Lets users in once the shards have the queues; the users of a recovered device go on.
+    /// Makes the device available to users once the shards have accepted all queues; the waiting requests of a
+    /// recovered device's users continue.
     ///
     /// # Errors
-    /// A shard has no room for a queue; the queues cannot be mapped; the driver refuses.
+    /// A shard has no room for a queue; the queues cannot be mapped; an earlier daemon left the takeover incomplete
+    /// ([`Device::is_torn`]); the driver refuses.
     pub fn begin(&mut self, control: &Control) -> Result<(), UblkError> {
         if self.is_begun {
             return Ok(());
@@ -494,9 +499,10 @@ impl Opening {
         Ok(())
     }
 
-    /// Maps the queues, as the last step before users are let in. Drivers before Linux 6.16 let only the first process map that does
-    /// so after a takeover has begun, and begin another takeover only after all queues were served. A daemon that mapped first and
-    /// ended before it served all queues would leave a device that no process can map.
+    /// Maps the descriptors of all queues, as the last step before the device is available. Drivers before Linux 6.16
+    /// permit mapping only to the first process that maps after a takeover has begun, and permit another takeover only
+    /// after all queues were served. A daemon that mapped earlier and ended before it served all queues would leave a
+    /// device that no process can map.
     fn map(&self) -> Result<(), UblkError> {
         let Some(file) = &self.file else { return Ok(()) };
         for (queue, shared) in self.queues.iter().enumerate() {
@@ -517,8 +523,8 @@ impl Opening {
         UblkError::os(error, &format!("mapping queue {queue} of /dev/ublkc{}", self.device.id))
     }
 
-    /// Returns the error for a takeover that an earlier daemon left incomplete. All queues are served now, so that the driver lets
-    /// the next daemon take over the device.
+    /// Returns the error for a takeover that an earlier daemon left incomplete. By now the shards serve all queues, so
+    /// the driver lets the next daemon take over the device.
     fn partial_takeover(&self) -> UblkError {
         let context = format!("/dev/ublkb{} was left half taken over by a daemon that has ended", self.device.id);
         let remedy = "restart the daemon: drivers before Linux 6.16 give such a device to the next one only";
@@ -530,7 +536,8 @@ impl Opening {
         let all: Vec<_> = self.queues.iter().map(|shared| &shared.accepted).collect();
         Asked::wait(&all, most).map_err(|count| {
             let context = format!("{count} of the {} queues of /dev/ublkb{} have no shard", all.len(), self.device.id);
-            // Not a restart of the daemon: drivers before Linux 6.16 begin no takeover of a device with only some queues served.
+            // The remedy must not be a restart of the daemon: drivers before Linux 6.16 let no daemon take over a
+            // device of which only some queues were served.
             UblkError::new(
                 UblkErrorKind::Limit,
                 context,

@@ -25,7 +25,8 @@ const RECEIPT_PAUSE_NS: u64 = 500_000;
 
 /// A message from the control plane to this frontend on a shard.
 pub enum Message {
-    /// Request: is there room for more queues? Sent before a step of a device's life that could not be undone.
+    /// Check whether the shard has room for more queues. Sent before a step of a device's life cycle that cannot be
+    /// undone. Reserves nothing.
     Room {
         /// How many more.
         queues: usize,
@@ -64,7 +65,8 @@ struct QueueEntry {
 #[derive(Default)]
 pub struct UblkFrontend {
     queues: Vec<Option<QueueEntry>>,
-    /// New queues whose commands the driver may not have yet: it has them once the kernel has consumed that many calls.
+    /// New queues whose commands the driver may not have yet: the number of the shard's commands ([`Cx::commands`])
+    /// that the kernel must have taken, and the reply that is then due.
     begun: Vec<(u64, Asked)>,
     stopping: bool,
     is_flusher: bool,

@@ -4,10 +4,11 @@
 //! each shard and serves queues of devices in the shard's io_uring, without a thread of its own. A queue belongs to one
 //! shard for the daemon's lifetime, as the driver requires.
 //!
-//! What it guarantees: every request of the kernel gets exactly one reply, with the engine's result. Data are in the shard's
-//! arena only while the engine works on them, and are a copy that the device's user cannot change meanwhile. While the export
-//! has no device (its array is stopped, or the daemon ends or was killed), requests wait; they do not fail. A device carries
-//! a mark, by which a daemon that starts finds its own devices, and no others.
+//! What it guarantees: every request of the kernel gets exactly one reply, with the engine's result, from this daemon
+//! or a later one. Data are in the shard's arena only while the engine works on them, and are a copy that the device's
+//! user cannot change meanwhile. While the export has no device of the engine (its array is stopped, or the daemon ends
+//! or was killed), requests wait; they do not fail. The driver stores a mark with each device, by which a daemon finds
+//! its own devices at its start, and no others.
 //!
 //! What it never does: depend on what is exported, or store anything on a disk.
 //!

@@ -40,7 +40,8 @@ pub trait Host<D> {
     fn is_redundant(&self, device: DeviceId) -> bool;
     /// As [`braid_ring::Cx::timer_at`].
     fn timer_at(&mut self, at_ns: u64) -> bool;
-    /// Gives the driver a command.
+    /// Sends the driver a command for the request `tag` of `queue`. Returns false if the shard's driver has no
+    /// commands.
     fn command(&mut self, queue: &D, code: u32, command: IoCommand, tag: u16) -> bool;
     /// As [`braid_ring::Cx::commands`].
     fn commands(&mut self) -> (u64, u64);
@@ -55,6 +56,7 @@ enum Step {
     Held,
     /// The driver copies its data.
     Data,
+    /// The engine executes it.
     Engine,
     /// No command of this slot is with the driver: its device or this queue ends.
     Ended,
@@ -71,15 +73,18 @@ struct Slot {
     retried: bool,
     /// The device that it was last submitted to.
     device: Option<DeviceId>,
-    /// When the export's limits let it go on; `None`: they were not applied yet.
+    /// The time from which the export's limits let it continue; `None`: they were not applied yet.
     due_ns: Option<u64>,
+    /// When the request arrived, for the latency.
     taken_ns: u64,
     offset: u64,
     len: u64,
     buf: Buf,
     buf_len: u32,
-    /// The tag of a late write of a hanging disk that still reads from this request's buffer, which is kept with its data.
+    /// The engine's tag of an earlier attempt of this write that has completed as unsettled, while a hanging disk still
+    /// reads from `buf`. The buffer and its data are kept for the next attempt.
     late: Option<u64>,
+    /// Counts attempts, so that the engine's tags of two attempts differ.
     generation: u32,
 }
 
@@ -108,11 +113,12 @@ pub const QUEUE_TAG_LIMIT: u64 = 1 << (TAG_BITS + GENERATION_BITS);
 
 /// Pause before a retry for want of memory, or of room in the engine.
 const RETRY_NS: u64 = 1_000_000;
-/// Longest time that memory which the driver has copied from is kept while the shard is otherwise idle. Longer than a tick of any
-/// kernel: an earlier timer costs each sleep two writes to the processor's timer.
+/// Longest time in nanoseconds that an otherwise idle shard keeps memory from which the driver has copied. Longer than
+/// a tick of any kernel, because an earlier timer costs each sleep two writes to the processor's timer.
 const COMMITTED_MAX_NS: u64 = 20_000_000;
-/// Bytes of write data that the driver is requested to copy at a time, unless a single write has more. It copies all that was
-/// requested before anything else happens on the shard: the disks would idle meanwhile, and then the shard would wait for them.
+/// Maximum bytes of write data that the driver is requested to copy at a time, unless a single write has more. The
+/// driver copies everything that was requested before the shard's loop continues. With larger batches the disks would
+/// be idle during the copy, and the shard would be idle afterwards.
 const COPY_BYTES_MAX: u64 = 256 << 10;
 /// An address that is never read or written: the driver requires one with every commit of a read.
 const UNUSED_ADDR: u64 = 4096;
@@ -137,15 +143,19 @@ pub struct Queue<D> {
     held: VecDeque<u16>,
     /// Requests held by the export's limits, by due time.
     throttled: BinaryHeap<Reverse<(u64, u16)>>,
-    /// Buffers whose commits the driver may not have consumed, with the number of commands begun by then.
+    /// Buffers of reads from which the driver may not have copied yet: the value of [`Host::commands`] that the
+    /// driver's progress must reach, the buffer, and its length.
     committed: VecDeque<(u64, Buf, u32)>,
-    /// Buffers that late I/Os still use, by the engine's tag.
+    /// Buffers that late I/Os still use: the engine's tag, the buffer, and its length.
     busy: Vec<(u64, Buf, u32)>,
+    /// Commands that the driver has not completed.
     in_driver: u32,
+    /// Requests whose data the driver was requested to copy, and the bytes of their buffers.
     copying: u32,
     copying_bytes: u64,
-    /// Writes that wait for others before their data are requested, in order.
+    /// Writes whose data are not requested yet because of [`COPY_BYTES_MAX`], in order.
     awaiting_copy: VecDeque<u16>,
+    /// When the timer of [`Queue::wake_in`] fires.
     timer_ns: u64,
     stats: ExportStats,
 }
@@ -311,7 +321,7 @@ impl<D: DriverQueue> Queue<D> {
         self.advance_as(host, tag, false);
     }
 
-    /// `is_next`: the request was the first in `awaiting_copy`.
+    /// As [`Queue::advance`]. `is_next`: the request is the one just taken from the front of `awaiting_copy`.
     fn advance_as<H: Host<D>>(&mut self, host: &mut H, tag: u16, is_next: bool) {
         let slot = self.slots[usize::from(tag)];
         if self.failing && self.device.is_none() {
@@ -407,7 +417,8 @@ impl<D: DriverQueue> Queue<D> {
         debug_assert_eq!(done.tag >> TAG_BITS, u64::from(slot.generation), "a completion of another request");
         let is_unsettled = done.result.is_err_and(|error| error.kind.is_unsettled());
         if done.buffer_busy && is_unsettled && slot.op == Op::Write && slot.late.is_none() {
-            // Keep the buffer: the driver copies the data only once, a later session writes them, and the late I/O only reads them.
+            // Keep the buffer with its data for the next attempt, because the driver copies the data only once. The
+            // late I/O only reads them, so both may use the buffer.
             slot.late = Some(done.tag);
         } else if done.buffer_busy {
             self.busy.push((done.tag, std::mem::replace(&mut slot.buf, Buf::NONE), slot.buf_len));
@@ -446,11 +457,12 @@ impl<D: DriverQueue> Queue<D> {
         let errno = match kind {
             // The array was stopped, another node serves the volume, or the daemon ends: users wait, as they do for a daemon's restart.
             ErrorKind::NoDevice if !self.failing && !is_lost => {
-                // Unless the export has another device by now.
+                // The device is gone, so requests wait for the next `serve`. If the export already has another device,
+                // that one stays.
                 self.device = self.device.filter(|device| slot.device != Some(*device));
                 return self.hold(tag);
             }
-            // If the device does not recover, it is about to be withdrawn.
+            // The outcome is not settled: retry until the device recovers, or until the control plane withdraws it.
             kind if kind.is_unsettled() && !self.failing && !is_lost => return self.hold_for_memory(host, tag),
             ErrorKind::NoSpace => ENOSPC,
             ErrorKind::Unsupported => EOPNOTSUPP,
@@ -535,7 +547,7 @@ impl<D: DriverQueue> Queue<D> {
             self.retry_held(host);
         }
         if !self.committed.is_empty() {
-            // Others may wait for this memory, and the shard may stay idle.
+            // Other requests may wait for this memory, and nothing else may wake the shard to free it.
             self.wake_in(host, if self.stopping { RETRY_NS } else { COMMITTED_MAX_NS });
         }
         if self.stats != ExportStats::default() {
