@@ -70,7 +70,7 @@ pub enum Ask {
         len: u64,
         /// Whether the range keeps its allocated space.
         keep: bool,
-        /// Whether the size stays, even where the range ends beyond it.
+        /// Whether the file keeps its size although the range may end beyond it (`FALLOC_FL_KEEP_SIZE`).
         keep_size: bool,
     },
     /// Makes all completed writes durable.
@@ -95,7 +95,7 @@ pub enum Ask {
 pub enum Broken {
     /// It is shorter than its opcode requires, or its header states another length.
     Length,
-    /// An older major version.
+    /// An INIT with an older major version than [`MAJOR`].
     Version,
 }
 
@@ -176,7 +176,8 @@ fn init(body: &[u8]) -> Result<Ask, Broken> {
     if init.major < MAJOR {
         return Err(Broken::Version);
     }
-    // A kernel with a newer major version sends INIT again after our reply: its minor version does not matter yet.
+    // A kernel with a newer major version sends INIT again after the reply to this one, with the major version of that
+    // reply. Until then its minor version has no meaning.
     let flags2 = InitInMore::read_from_prefix(more).map_or(0, |(more, _)| more.flags2);
     let extended = u64::from(init.flags) & crate::wire::init_flags::INIT_EXT != 0;
     let flags = u64::from(init.flags) | if extended { u64::from(flags2) << 32 } else { 0 };

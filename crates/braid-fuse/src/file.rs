@@ -27,7 +27,8 @@ pub struct Look {
 /// Message of a file to all shards that serve it: retry the writes that wait for others.
 pub(crate) struct RetryWrites;
 
-/// A served file. It lives as long as its export serves; the kernel's connection may outlive it and get another `FuseFile`.
+/// A served file, from the start of its export until the export stops or the daemon ends. The kernel's connection may
+/// outlive it, and is then served by another `FuseFile`.
 pub struct FuseFile {
     export: Arc<Export>,
     look: Look,
@@ -38,7 +39,9 @@ pub struct FuseFile {
     attached: AtomicU32,
     /// Shards that have received the file, whether they serve or refused it.
     seen: AtomicU32,
+    /// Whether the kernel has ended the connection.
     gone: AtomicBool,
+    /// Whether the kernel resubmits requests without a reply to the next server of the connection.
     resends: AtomicBool,
     opens: Mutex<BTreeMap<u64, OpenExport>>,
     next_fh: AtomicU64,
@@ -46,7 +49,7 @@ pub struct FuseFile {
 
 impl FuseFile {
     /// Creates a file of an export, served by frontend number `frontend` of each shard. Its file handles are numbered from
-    /// `instance`, which no earlier file of the same connection may have had.
+    /// `instance` on, which must be above all handles of earlier files on the same connection.
     pub fn new(export: Arc<Export>, look: Look, ring: RingHandle, frontend: usize, instance: u64) -> FuseFile {
         FuseFile {
             export,
@@ -57,7 +60,8 @@ impl FuseFile {
             attached: AtomicU32::new(0),
             seen: AtomicU32::new(0),
             gone: AtomicBool::new(false),
-            // INIT is not repeated on a connection taken over; one is only kept for a later daemon if its kernel resubmits.
+            // The kernel sends INIT once per connection, so a connection taken over gets none. It was kept for this
+            // daemon only because its kernel resubmits. On a new connection, INIT sets the value.
             resends: AtomicBool::new(true),
             opens: Mutex::default(),
             next_fh: AtomicU64::new(instance),
@@ -79,7 +83,7 @@ impl FuseFile {
         self.attached.load(Ordering::Acquire)
     }
 
-    /// Whether the kernel resubmits requests that were not replied to.
+    /// Whether the kernel resubmits requests without a reply to the next server of the connection (Linux 6.9).
     pub fn resends(&self) -> bool {
         self.resends.load(Ordering::Acquire)
     }
@@ -137,8 +141,9 @@ impl FuseFile {
     /// Returns the current attributes.
     pub(crate) fn attr(&self) -> Attr {
         let (size, look) = (self.export.size_bytes(), &self.look);
-        // With a block map, one block less than a full file has: cp and others look for holes only in such a file. Never 0, as tar
-        // takes a file without blocks for one without data.
+        // If the export reports holes, the file shows one 512-byte block less than its size: cp and others search for
+        // holes only in a file with fewer blocks than its size has. Never 0, because tar takes a file without blocks
+        // for empty.
         let blocks = size.div_ceil(512);
         let blocks = if self.export.allocation().is_some() { blocks.saturating_sub(1).max(1) } else { blocks };
         Attr {

@@ -35,8 +35,9 @@ pub fn probe() -> io::Result<()> {
     channel().map(drop)
 }
 
-/// Mounts a new connection over a file and returns `channels` channels of it. Requests wait until one of them is served.
-/// `source` is what the mount table shows.
+/// Mounts a new connection over a file, and returns its `channels` channels (`/dev/fuse` descriptors). Requests of
+/// users wait until one of them is served. `source` is the source that the mount table shows. If this fails after the
+/// mount, the mount is removed again.
 ///
 /// # Errors
 /// The error of the operating system.

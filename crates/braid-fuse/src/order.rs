@@ -1,13 +1,14 @@
-//! Orders writes of whole blocks, of which any number may be in flight, and read-modify-writes, which begin or end within a
-//! block. A read-modify-write writes back the rest of a block that it has read before, which must not undo a concurrent write
-//! to that block. So it runs alone.
+//! Orders the writes of one file. Any number of writes of whole blocks may be in flight at a time. A write that begins
+//! or ends within a block is a read-modify-write: it reads the block, and later writes back the part that it does not
+//! change. A concurrent write to that block would be undone, so a read-modify-write holds a claim and runs alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Set while a write holds the claim to run alone. The other bits count writes of whole blocks in flight.
 const CLAIMED: u64 = 1 << 63;
 
-/// The write order of one file, shared by all shards that serve it. A refused write has to be retried after each change.
+/// The write order of one file, shared by all shards that serve it. A write that was refused must be retried whenever
+/// [`Order::unshare`] returns true or [`Order::release`] was called.
 #[derive(Debug, Default)]
 pub struct Order(AtomicU64);
 
@@ -16,27 +17,28 @@ pub struct Order(AtomicU64);
 pub enum Claim {
     /// The claim is held, and no other write is in flight.
     Alone,
-    /// The claim is held, and no new write begins; those in flight have to end first.
+    /// The claim is held, and no new write begins. The caller must wait for those in flight: until [`Order::is_alone`].
     Waits,
     /// Another write holds the claim.
     Refused,
 }
 
 impl Order {
-    /// Begins a write of whole blocks; false: a claim is held, and the write has to wait.
+    /// Begins a write of whole blocks. Returns false, without a change, if another write holds the claim.
     #[inline]
     pub fn share(&self) -> bool {
         self.0.try_update(Ordering::AcqRel, Ordering::Acquire, |now| (now & CLAIMED == 0).then_some(now + 1)).is_ok()
     }
 
-    /// Ends a write of whole blocks; true: the write that holds the claim is alone now, and has to be woken.
+    /// Ends a write of whole blocks. Returns true if it was the last one in flight and another write holds the claim:
+    /// that write is alone now, and the caller must wake it.
     #[inline]
     #[must_use]
     pub fn unshare(&self) -> bool {
         self.0.fetch_sub(1, Ordering::AcqRel) == CLAIMED + 1
     }
 
-    /// Claims to run alone.
+    /// Claims to run alone. Unless refused, the claim is held until [`Order::release`].
     pub fn claim(&self) -> Claim {
         match self.0.fetch_or(CLAIMED, Ordering::AcqRel) {
             0 => Claim::Alone,

@@ -155,6 +155,7 @@ wire!(
     blocks: u64, bfree: u64, bavail: u64, files: u64, ffree: u64, bsize: u32, namelen: u32, frsize: u32,
     padding: u32, spare: [u32; 6],
 });
-/// Bytes before the data of a WRITE: the head of a message. Of other requests it holds all fields used here, except of SETATTR.
+/// Length in bytes of the head of a message: all that precedes the data of a WRITE. The head of any other request has
+/// all fields that are used here, except those of a SETATTR, which is longer.
 pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<ReadWriteIn>();
 const _: () = assert!(HEAD_BYTES == 80);

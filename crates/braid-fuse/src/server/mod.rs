@@ -20,7 +20,8 @@ use crate::file::{FuseFile, RetryWrites};
 use receive::ReceiveBuffers;
 use session::Session;
 
-/// The parts of a token or tag: kind, slot, session, and a count that makes it differ from earlier ones.
+/// The parts of a token or tag, from the lowest bits: kind, slot, session, and a count that makes it differ from
+/// earlier ones. Together they have 48 bits ([`braid_ring::TAG_LIMIT`]).
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 12;
 const SESSION_BITS: u32 = 10;
@@ -36,8 +37,8 @@ pub struct Attach {
     pub fd: OwnedFd,
 }
 
-/// Message: stop serving a file. Requests that have begun are completed and replied to; the others are left to the next server
-/// of the connection.
+/// Message to a shard: stop serving a file. Requests in the engine are completed and replied to. Requests that wait get
+/// no reply and are left to the next server of the connection, or fail with EIO if the kernel does not resubmit them.
 pub struct Detach(
     /// The file.
     pub Arc<FuseFile>,
@@ -48,11 +49,15 @@ pub(crate) struct Shared {
     receive_buffers: ReceiveBuffers,
     /// Memory that a late I/O may still touch.
     quarantine: Vec<Late>,
+    /// The count of the last tag or session.
     count: u64,
+    /// The ring stops: no file is attached any more.
     stopping: bool,
 }
 
+/// Memory of a late I/O: a receive buffer, or `len` bytes at `buf`.
 struct Late {
+    /// The engine's tag of the I/O.
     tag: u64,
     buf: Buf,
     len: usize,
@@ -87,7 +92,7 @@ fn split(token: u64) -> (usize, u16, u64) {
 pub struct FuseFrontend {
     sessions: Vec<Option<Box<Session>>>,
     shared: Shared,
-    /// Sessions that are settled at the end of the batch.
+    /// Sessions that had work in this turn: [`Session::settle`] is called for them at its end.
     dirty: Vec<u16>,
 }
 

@@ -1,5 +1,5 @@
-//! The steps of a read-modify-write: a range that begins or ends within a block, whose end blocks are read, changed and written
-//! back. It runs alone ([`crate::order`]).
+//! The steps of a read-modify-write, the write or zeroing of a range that begins or ends within a block: the first and
+//! the last block are read, changed and written back. No other write of the file runs meanwhile ([`crate::order`]).
 
 use braid_engine::Op;
 
@@ -31,8 +31,11 @@ pub(super) enum Step {
 /// A range of bytes that may begin and end within a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Patch {
+    /// Its first byte.
     pub offset: u64,
+    /// The byte after its last.
     pub end: u64,
+    /// Bytes of a block.
     pub block: u64,
     /// Whether it is zeroed, not written.
     pub zero: bool,
@@ -93,7 +96,8 @@ impl Patch {
         order[from..].iter().find(|(_, needed)| *needed).map_or(Step::Done, |(it, _)| *it)
     }
 
-    /// Returns the request of a step: operation, offset, length, and where its data are in the memory.
+    /// Returns the request of a step: operation, offset and length in bytes, and the offset of its data in the slot's
+    /// memory.
     pub fn request(&self, step: Step) -> (Op, u64, u64, u64) {
         let (low, tail) = (self.low(), self.high() - self.block);
         let tail_at = if self.zero { self.block } else { tail - low };
@@ -110,7 +114,8 @@ impl Patch {
         }
     }
 
-    /// Returns the range of the memory to zero once this step has read it.
+    /// Returns the range of the slot's memory, as start and end, that must be zeroed after this step has read it;
+    /// `None` if there is none.
     pub fn cleared(&self, step: Step) -> Option<(usize, usize)> {
         if !self.zero {
             return None;

@@ -1,7 +1,7 @@
-//! Memory that messages are received into: one after another into the same buffer, as long as it has room for the longest.
-//!
-//! The kernel requires room for the longest WRITE at every read of a message, and most messages fill little of it. So a buffer
-//! holds many messages, and is freed when the last of them is done.
+//! The memory into which messages are received. The kernel requires room for the longest WRITE ([`DATA_BYTES_MAX`]) at
+//! every read of a message, but most messages fill little of it. So a session receives one message behind another into
+//! the same buffer, as long as its rest has room for the longest, and frees the buffer when the last message in it is
+//! done.
 
 use braid_engine::Buf;
 use braid_ring::Cx;
@@ -57,6 +57,7 @@ impl ReceiveBuffers {
 #[derive(Default)]
 pub(super) struct ReceiveCursor {
     buffer: Option<u16>,
+    /// Bytes at the start of the buffer that messages hold.
     used: u32,
 }
 

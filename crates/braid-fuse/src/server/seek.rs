@@ -14,8 +14,9 @@ pub(super) enum SeekOutcome {
     NotBefore(u64),
 }
 
-/// Searches for a hole or for data from `offset`, which is below `size`, as far as one call of the map reports: in a long search
-/// the shard serves others between the calls. A file without a map is all data, which is always a valid reply.
+/// Searches for a hole or for data from `offset` on, which must be below `size`. Makes one call of the map only, which
+/// may end before the end of the file: in a long search the shard does other work between the calls. `block` is the
+/// logical block in bytes. Without a map everything counts as data, which is always a valid reply.
 pub(super) fn seek(map: Option<&dyn Allocation>, offset: u64, (size, block): (u64, u64), hole: bool) -> SeekOutcome {
     let from = offset - offset % block;
     let (mut next, mut found) = (from, false);

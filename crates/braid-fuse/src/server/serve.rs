@@ -171,7 +171,8 @@ impl Session {
         }
     }
 
-    /// Returns the file's size when this message was first served: all of its steps go by that size.
+    /// Returns the file's size in bytes at the time when this message was first served. All steps of the message use
+    /// that size, even if the export is resized meanwhile.
     fn initial_size(&mut self, slot: u16) -> u64 {
         let now = self.file.export().size_bytes();
         *self.slot(slot).size_bytes.get_or_insert(now)
@@ -258,7 +259,7 @@ impl Session {
             return self.finish_change(cx, slot, &patch);
         }
         let (op, at, len, from) = patch.request(step);
-        // A hanging disk may still have the memory of the step before, which succeeded on the others.
+        // The memory may be gone: the previous step may have succeeded on some disks while a hanging one still uses it.
         if op != Op::WriteZeroes && self.own(cx, slot, &patch).is_none() {
             return;
         }
@@ -321,7 +322,7 @@ impl Session {
         let ask = self.slot(slot).ask;
         match ask {
             Ask::Read { offset, len } => {
-                // Go by the memory that was read into: the size may have changed since.
+                // The memory bounds the reply: it was allocated for the part of the range within the file.
                 let low = self.patch(offset, offset + 1, false).low();
                 let skip = offset - low;
                 let available = (self.slot(slot).own_bytes as u64).saturating_sub(skip);
@@ -368,7 +369,7 @@ impl Session {
 
     fn failed(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16, error: IoError) {
         let it = self.slot(slot);
-        // The data of a write may be in memory that a hanging disk still has.
+        // The data of a write are lost if their memory was quarantined, because a hanging disk still uses it.
         let has_data = it.receive_buffer.is_some() || !matches!(it.ask, Ask::Write { .. });
         match outcome_of(error.kind, self.is_stopping(), has_data) {
             Outcome::Retry => self.wait_for(slot, Wait::Resources),
@@ -377,7 +378,8 @@ impl Session {
         }
     }
 
-    /// Leaves a message to the next server of the connection; where the kernel does not resubmit it, it fails.
+    /// Frees a message without a reply, so that the kernel resubmits it to the next server of the connection. If the
+    /// kernel does not resubmit, the message fails with EIO.
     pub(super) fn drop_without_reply(&mut self, cx: &mut Cx<'_>, shared: &mut Shared, slot: u16) {
         self.slot(slot).wait = Wait::None;
         if !self.file.resends() && !self.file.is_gone() {
@@ -460,8 +462,9 @@ enum Outcome {
     Fail(i32),
 }
 
-/// Returns the outcome of an error. The mount outlives the exported device: a request that a later session settles gets no reply,
-/// neither while this session serves the file nor at its end.
+/// Returns the outcome of an error. The mount outlives the exported device, so a request whose outcome is not settled
+/// ([`ErrorKind::is_unsettled`]) gets no error: it is retried here, or, once this session ends or has lost the data,
+/// resubmitted to a later one.
 fn outcome_of(kind: ErrorKind, stopping: bool, has_data: bool) -> Outcome {
     match kind.is_unsettled() {
         true if !stopping && has_data => Outcome::Retry,

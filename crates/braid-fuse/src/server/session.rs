@@ -35,7 +35,7 @@ const KIND_TIMER: u64 = 3;
 /// What a message waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wait {
-    /// Nothing: it is in progress.
+    /// Nothing: it is being served, is in the engine, or has its reply on the way.
     None,
     /// The limits of its export.
     Limits,
@@ -56,13 +56,15 @@ pub(super) struct Slot {
     pub wait: Wait,
     /// The receive buffer with the data of a WRITE.
     pub receive_buffer: Option<u16>,
+    /// Where the data of a WRITE begin.
     pub data: Buf,
-    /// Memory for what it reads.
+    /// Memory of its own for what it reads; for a read-modify-write, for the blocks that it changes.
     pub own: Buf,
     pub own_bytes: usize,
     pub step: Step,
-    /// Whether it is in the write order as one of several writes, or holds the claim to run alone.
+    /// Whether the write order counts it as a write of whole blocks.
     pub shares: bool,
+    /// Whether it holds the claim to run alone. Writes of whole blocks may still have to end.
     pub alone: bool,
     /// Whether the engine has its request.
     pub running: bool,
@@ -98,6 +100,7 @@ const VACANT: Slot = Slot {
 /// One file on one shard.
 pub(super) struct Session {
     pub file: Arc<FuseFile>,
+    /// Whether it is in the list of sessions that had work in this turn.
     pub dirty: bool,
     pub index: u16,
     count: u64,
@@ -108,8 +111,11 @@ pub(super) struct Session {
     cursor: ReceiveCursor,
     /// Whether there may be messages to read.
     readable: bool,
+    /// Whether the shard waits for a message.
     awaiting: bool,
+    /// The file is being detached: no message is read, and no waiting request begins.
     stopping: bool,
+    /// Whether the channel is closed.
     closed: bool,
     /// Whether requests wait in the engine to be begun: see [`Session::begin_entered`].
     pub has_entered: bool,
@@ -193,7 +199,7 @@ impl Session {
                 self.read_failed(cx, shared, -read);
             }
         }
-        // If there are more messages, the wait for one ends at once.
+        // The turn is over. The session waits for a message next, which ends at once if there are more.
         self.readable = false;
     }
 
@@ -207,7 +213,7 @@ impl Session {
                 if result == -libc::ENODEV {
                     self.connection_ended(cx, shared);
                 }
-                // After other errors no caller waits for the reply any longer.
+                // After another error, such as ENOENT, the reply is not repeated: its caller no longer waits for it.
                 self.vacate(cx, shared, slot);
             }
             _ => debug_assert!(false, "an unknown kind of token"),
@@ -223,9 +229,10 @@ impl Session {
         }
     }
 
-    /// Begins the requests that have entered the engine, if the kernel has not ended the connection: each has its position in the
-    /// engine's write order ([`braid_engine::Shard::enter`]). If it has, their callers got an error and may write newer data
-    /// through another mount, so that nothing is changed.
+    /// Begins the requests that have entered the engine, unless the kernel has ended the connection. Each has its
+    /// position in the engine's write order already ([`braid_engine::Shard::enter`]), so the check comes after that
+    /// position is taken. If the connection has ended, the callers got an error and may write newer data through
+    /// another mount: the requests are cancelled and change nothing.
     pub fn begin_entered(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) {
         if !std::mem::take(&mut self.has_entered) {
             return;
@@ -294,7 +301,7 @@ impl Session {
         self.free.push(slot);
     }
 
-    /// Quarantines the memory of a slot's late I/O, which the kernel may still touch, until that I/O ends.
+    /// Takes the memory of a late I/O from its slot, and quarantines it until the kernel has returned that I/O.
     pub fn quarantine(&mut self, shared: &mut Shared, slot: u16) {
         let it = self.slot(slot);
         let (tag, buf, len) = (it.tag, it.own, it.own_bytes);
@@ -306,7 +313,7 @@ impl Session {
         }
     }
 
-    /// Lets a slot wait.
+    /// Makes a slot wait. For [`Wait::Limits`] the caller also enters it in `held`.
     pub fn wait_for(&mut self, slot: u16, wait: Wait) {
         self.slot(slot).wait = wait;
         match wait {
@@ -316,6 +323,7 @@ impl Session {
         }
     }
 
+    /// Sets the session's timer to this time, unless it fires earlier already.
     pub fn arm(&mut self, cx: &mut Cx<'_>, due_ns: u64) {
         if self.armed_ns.is_none_or(|armed| due_ns < armed) && cx.timer_at(due_ns, self.token(0, KIND_TIMER)) {
             self.armed_ns = Some(due_ns);
@@ -365,7 +373,8 @@ impl Session {
         self.stopping
     }
 
-    /// Retries what waits for resources, and reads messages. Called at the end of each turn; true: the session has ended.
+    /// Retries requests that wait for resources, and reads messages. Called at the end of each turn in which the
+    /// session had work. Returns true if the session has ended.
     pub fn settle(&mut self, cx: &mut Cx<'_>, shared: &mut Shared) -> bool {
         if self.stats != ExportStats::default() {
             self.file.export().add_stats(&std::mem::take(&mut self.stats));
