@@ -58,7 +58,7 @@ impl ArrayManager {
     /// Runs the daemon's start: scans all disks, starts the arrays that are complete and the pools, and with them
     /// restores the exports. Disks that have not answered in time are scanned again in a task when they answer.
     pub async fn start(self: &Arc<Self>) {
-        // They are stored on no disk of an array.
+        // Needs no scan: the registers of witnesses are on no disk of an array.
         self.users().open_witnesses().await;
         let _one_at_a_time = self.scan_lock.lock().await;
         let mut search = self.begin_scan(Vec::new()).await;
@@ -244,9 +244,10 @@ impl ArrayManager {
         self.process_layer(results, options).await;
     }
 
-    /// Removes from the scan result, and closes, the disks of arrays that lack volumes. In the `last` round these are
-    /// only the arrays whose volumes are scanned again once their pools respond, and none if the command named an
-    /// array. Returns whether any array was deferred.
+    /// Defers arrays that lack volumes: closes their disks and removes them from the scan result. In the `last` round
+    /// defers only arrays that lack volumes of pools that are being changed now: once such a change ends, these volumes
+    /// are scanned again. In that round it defers none if the command named an array. Returns whether any array was
+    /// deferred.
     async fn defer(&self, results: &mut ScanResults, options: &AssembleOptions, last: bool) -> bool {
         if last && options.only.is_some() {
             return false;
@@ -449,7 +450,8 @@ impl ArrayManager {
         None
     }
 
-    /// Starts an array that was found, without listing it otherwise. The caller holds its claim.
+    /// Starts an array that was found, and serves it. If that fails, the caller lists the array as idle. The caller
+    /// holds the array's claim.
     ///
     /// # Errors
     /// The reason, with the disks, which stay open.

@@ -288,8 +288,9 @@ impl ArrayManager {
         Some(DeactivatedArray { entry, disks: taken.disks, array: ended, device: Some(taken.device) })
     }
 
-    /// Lists an active array as stopped, and returns its entry of before and its resources. Only one caller gets them;
-    /// others, and those of an array that is not active, get none. The shards still serve the array.
+    /// Lists an active array as stopped, and returns its former entry and its resources. Of several concurrent callers
+    /// one gets them, and the others none; none also if the array is not active. The shards still serve the array: the
+    /// caller ends that ([`end_service`]).
     pub fn take_active(&self, uuid: Uuid) -> Option<(ArrayEntry, ArrayResources)> {
         let mut tables = self.inventory.write();
         let entry = tables.arrays.get(&uuid)?;
@@ -302,8 +303,8 @@ impl ArrayManager {
         Some((tables.arrays.insert(uuid, idle)?, taken))
     }
 
-    /// Records a clean stop in the labels; nothing is in flight on the array. A redundant array whose members may
-    /// differ is not marked clean, and the next start resyncs it. A failure is an event.
+    /// Records a clean stop in the labels. No I/O may be in flight on the array. A redundant array whose members may
+    /// differ is not marked clean, and the next start resyncs it. An error is reported as an event, not returned.
     pub async fn mark_clean(&self, name: &str, disks: &[Arc<OpenDisk>], ended: &mut EndedArray) {
         let marked = match ended {
             EndedArray::Plain(array) => array.lock().await.stop(&self.meta).await,

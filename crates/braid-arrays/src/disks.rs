@@ -240,11 +240,12 @@ impl ArrayManager {
         Ok(())
     }
 
-    /// Returns the stack level of an array on these disks. An array that had volumes as members leaves room for them,
-    /// and an array in a pool with members on a higher stack level is on that level.
+    /// Returns the stack level of an array on these disks, and has the shards prepare it: 0 on plain disks, else one
+    /// above its highest member. The level is at least 1 if the state file records a volume as a member, because a
+    /// missing one may return. It is at least that of the other members of the pool that the array is in.
     ///
     /// # Errors
-    /// There is no memory for the stack level.
+    /// The shards have no memory for that stack level.
     pub(crate) fn stack_level_of_array(&self, uuid: Uuid, disks: &[Arc<OpenDisk>]) -> Result<usize, ErrorDetail> {
         let above = |disk: &Arc<OpenDisk>| disk.disk.device().map_or(0, |below| stack_level_of(below) + 1);
         let present = disks.iter().map(above).max().unwrap_or(0);

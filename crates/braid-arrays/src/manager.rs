@@ -24,14 +24,15 @@ pub struct ArrayManager {
     pub(crate) exports: Arc<ExportManager>,
     /// Set by the daemon before any array is started.
     users: OnceLock<Arc<dyn ArrayUsers>>,
-    /// Serializes scans for members, which would find each other's disk locks. It is taken before the lock of
-    /// the tables.
+    /// Serializes scans for members: of two at a time, each would find disks locked by the other. Lock order: this lock
+    /// before the tables.
     pub scan_lock: tokio::sync::Mutex<()>,
     /// Pools that are being changed, after which their volumes are scanned for members again.
     pub(crate) pools_to_rescan: Mutex<BTreeSet<Uuid>>,
     /// Disks that are being closed, and may have I/O in flight: their names, by leaf.
     pub closing_disks: Arc<Mutex<BTreeMap<LeafId, String>>>,
-    /// Those of them that hang as devices of their own: the task that waits for them closes them.
+    /// Those of `closing_disks` that hang while they are still served as devices of their own, as members of pools.
+    /// [`ArrayManager::close_disks`] skips them: the task that waits for their last I/O closes them.
     pub hanging_disks: Arc<Mutex<BTreeSet<LeafId>>>,
     /// Servers of remote disks that are missing, and when they are probed again.
     pub(crate) server_probes: Mutex<ServerProbes>,

@@ -28,8 +28,8 @@ pub struct ScanResults {
 }
 
 impl ScanResults {
-    /// Returns whether the array can start with the present disks, with no member missing. An old copy under the name
-    /// of a member does not count.
+    /// Returns whether the array can start automatically and no member is missing. A disk that is only an old copy of a
+    /// member does not count as that member.
     pub(crate) fn is_complete(&self, uuid: Uuid) -> bool {
         let Some(disks) = self.arrays.get(&uuid) else { return false };
         let disks: Vec<FoundDisk> = disks.iter().map(|scanned| scanned.found.clone()).collect();

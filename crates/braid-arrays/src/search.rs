@@ -27,10 +27,11 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How long disks are waited for if the disks that have answered by then suffice.
+/// How long a scan waits for disks if the disks that have answered by then suffice.
 pub(crate) const SHORT_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long they are waited for otherwise: longer than the time limit of an I/O, so that all have answered.
+/// How long a scan waits for disks otherwise: longer than the time limit of an I/O, so that each has answered or
+/// failed.
 const LONG_PATIENCE: Duration = Duration::from_secs(35);
 
 /// How long a disk that is not known as a member is waited for: longer than the kernel's error handling of a failing

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// Time between two attempts: initially, and at most.
 const RETRY_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// A server that was not tried for this long is considered well: the interval starts anew.
+/// A server that needed no attempt for this long counts as healthy: its interval starts at the initial one again.
 const FORGET_AFTER: Duration = Duration::from_secs(300);
 
 /// The schedule of attempts, by the disks' names.

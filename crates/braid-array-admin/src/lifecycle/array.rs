@@ -15,7 +15,7 @@ use super::write::Target;
 /// A started array. It knows its members by slot; the caller builds the layout from it and serves it.
 #[derive(Clone, Debug)]
 pub struct Array {
-    /// The label that was acknowledged last.
+    /// The last completed label: it has been durable on all targets.
     pub(super) label: ArrayPart,
     /// The label that was written last, perhaps on some members only. Differs from `label` after a failed change.
     pub(super) written: ArrayPart,
@@ -32,14 +32,16 @@ pub struct Array {
     pub(super) retired: RetiredMarks,
     /// With parity, once it has a reconciler: how marks are retired before a label drops members.
     pub(super) retirement: Option<Arc<Retirement>>,
-    /// Its service has ended in order: see [`Array::end_run`].
+    /// The reconciler has ended in order and no I/O is in flight: see [`Array::end_run`].
     pub(super) has_ended: bool,
     /// Disks of failed members that could be rebuilt.
     pub(super) candidates: Vec<(Candidate, Target)>,
     pub(super) lineage_ids: LineageIds,
-    /// The sequence number of the label that the start found, and that missing members may lack; 0: none.
+    /// The sequence number of the newest label that the start of a redundant array found. Members that were missing
+    /// then may bear only the label before it. 0 for an array that was just created, and without redundancy.
     pub(super) found_sequence: u64,
-    /// Members in sync only by a label that is not complete yet: until then they do not count as copies.
+    /// Members that the newest label found calls in sync and that do not bear that label yet. They do not count as
+    /// copies until the start has written it to them.
     pub(super) unproven: Vec<u16>,
     /// The members in sync by the last agreement with the voters ([`MetaIo::record_in_sync`]); `None`: not
     /// requested yet.
@@ -57,10 +59,12 @@ pub struct Candidate {
     pub leaf: LeafId,
     /// How it would be rebuilt.
     pub kind: RebuildKind,
-    /// It holds the array before this byte, except for dirty regions; 0 for a delta resync.
+    /// The disk holds everything before this byte of the array, except for dirty regions. A full rebuild resumes here;
+    /// a delta resync does not use it (0).
     pub position_bytes: u64,
-    /// Whether it returns as the member that it was ([`RebuildTarget::Returning`](super::RebuildTarget)). If not, it is a copy
-    /// that a forced start has given up, and comes back only as a new member ([`RebuildTarget::New`](super::RebuildTarget)).
+    /// Whether the disk returns as the member that it was ([`RebuildTarget::Returning`](super::RebuildTarget)). If not,
+    /// it is an old or diverged copy that a forced start has given up: it can be used only as a new member
+    /// ([`RebuildTarget::New`](super::RebuildTarget)).
     pub is_same_member: bool,
 }
 
@@ -73,7 +77,7 @@ pub struct ArrayMember<'a> {
     pub leaf: LeafId,
     /// Its state.
     pub state: MemberState,
-    /// The layout of its disk; data begin at `places.data.start`.
+    /// Its own part of the label. Its data area begins at byte `part.layout.data.start` of the disk.
     pub part: &'a MemberPart,
 }
 
@@ -125,12 +129,12 @@ impl Array {
         &self.label.name
     }
 
-    /// Returns the label that all members bear.
+    /// Returns the last completed label. After a failed change, some members bear the next one already.
     pub fn label(&self) -> &ArrayPart {
         &self.label
     }
 
-    /// Returns where every byte is.
+    /// Returns the geometry: where each byte of the array is on the members.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -168,7 +172,8 @@ impl Array {
         self.geometry.member_data_bytes().len() as u16
     }
 
-    /// Returns the state of a member; absent if there is no such number.
+    /// Returns the state that the label records for a number of the member table; [`MemberState::Empty`] beyond its
+    /// end.
     pub fn state(&self, role: u16) -> MemberState {
         self.label.members.get(usize::from(role)).map_or(MemberState::Empty, |m| m.state)
     }
@@ -183,8 +188,9 @@ impl Array {
         (0..self.slots()).all(|role| self.state(role) == MemberState::InSync)
     }
 
-    /// Whether no member is failed or rebuilding: only then may dirty bits be cleared. Vacant slots of a mirror do not
-    /// count, because a disk that takes one is rebuilt in full.
+    /// Whether dirty bits may be cleared: no member is failed or rebuilding, so that no delta resync depends on them.
+    /// Vacant slots of a mirror do not matter, because a disk that takes one is rebuilt in full. With parity a vacant
+    /// slot forbids it.
     pub fn may_clear_bits(&self) -> bool {
         may_clear_bits(&self.label)
     }
@@ -200,7 +206,8 @@ impl Array {
         rebuild_of(&self.label, role)
     }
 
-    /// Remembers the disk of a member that was just dropped.
+    /// Remembers the disk of a member that was just dropped as a candidate. Spares and successors, which leave no
+    /// failed slot, are not remembered.
     pub(super) fn keep_candidate(&mut self, target: Target) {
         let role = target.part.slot;
         if self.state(role) != MemberState::Failed {

@@ -19,9 +19,10 @@ const PIECE_BLOCKS: usize = LEAF_BYTES_MAX as usize / BLOCK;
 /// have more bits than regions; the excess bits are 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArrayBitmap {
-    /// Written since the array was created.
+    /// Regions written since the array was created.
     pub written: Vec<u64>,
-    /// Possibly unequal among members; without *written*: its first write was interrupted.
+    /// Regions whose copies may differ among members. A region that is dirty and not written: its first write was
+    /// interrupted.
     pub dirty: Vec<u64>,
     /// Blocks with a damaged or unreadable copy on some member; they have been rewritten.
     pub damaged_blocks: u64,
@@ -88,8 +89,8 @@ pub(super) async fn write_further<M: MetaIo>(
 /// Writes the whole bitmap to these members, durably.
 ///
 /// # Errors
-/// A disk's error, or a slot without a present disk. `written` and `dirty` must have the length that [`load_regions`]
-/// returns.
+/// A disk's error. [`LifecycleError::Slot`] if the disk of a slot is missing, or if `written` or `dirty` does not have
+/// as many words as [`load_regions`] returns.
 pub async fn store_regions<M: MetaIo>(
     io: &M,
     array: &Array,
@@ -208,8 +209,8 @@ pub async fn load_regions<M: MetaIo>(io: &M, array: &Array, force: bool) -> Resu
     Ok(all)
 }
 
-/// Marks those of the named regions as dirty that were ever written, on these members, durably; merges the bitmaps as
-/// [`load_regions`] does. Returns how many of the named regions were ever written.
+/// Merges the bitmaps as [`load_regions`] does, then sets the dirty bit of each named region that was ever written, on
+/// these members, durably. Returns how many of the named regions were ever written.
 ///
 /// # Errors
 /// As for `load_regions`.

@@ -29,8 +29,8 @@ impl Array {
             self.complete(io).await?;
             let mut losses = Losses::default();
             self.flush_survivors(io, &mut losses).await?;
-            // Writes up to the end of the service may be marked. The next start must not need a mark, whichever member
-            // is missing then.
+            // The journal may still hold marks of the last writes. The label of the stop retires them: the next start
+            // must not need a mark, whichever member is missing then.
             self.retire_ended();
             let mut next = self.next();
             next.clean = true;
@@ -42,8 +42,8 @@ impl Array {
     }
 
     /// Removes the labels from all present members, and nothing else. It can be repeated after an error; a deletion
-    /// that has begun is finished by the next start. Returns the members whose labels remain because their disks are
-    /// missing: those disks are to be wiped when they return.
+    /// that has begun is finished by the next start. Returns the members whose labels remain: their disks are missing,
+    /// or are former members or the disk of the journal and could not be written. The caller has them wiped later.
     ///
     /// # Errors
     /// A disk's error.
@@ -52,7 +52,8 @@ impl Array {
             self.change(io, |label| label.state = ArrayState::Deleting).await?;
         }
         erase_targets(io, &self.targets).await?;
-        // If its label cannot be erased, it is returned as a disk to be wiped.
+        // The deletion does not fail with the disk of the journal: if its label cannot be erased, it is returned as one
+        // to be wiped.
         let journal = self.journal.take();
         if let Some(target) = &journal
             && erase_targets(io, std::slice::from_ref(target)).await.is_ok()
@@ -70,7 +71,8 @@ impl Array {
         Ok(named.map(|(_, role)| role).filter(|role| !erased(*role)).collect())
     }
 
-    /// [`Array::change`], and returns the members that failed meanwhile: at a redundant level they were dropped.
+    /// Does what [`Array::change`] does at a redundant level. Returns the members that failed meanwhile and were
+    /// dropped.
     pub(super) async fn change_dropping<M: MetaIo>(
         &mut self,
         io: &M,
@@ -85,7 +87,8 @@ impl Array {
     /// Writes a new label to all members.
     ///
     /// Before: all have label n. Between: some have n + 1. After: all have n + 1. A failed change leaves n + 1 on some
-    /// members: that same label is completed on all before n + 2 is written, and n + 2 undoes what it said.
+    /// members. The next change first writes that same label to all, and then n + 2. At a redundant level n + 1 takes
+    /// effect then; at a level without redundancy n + 2 undoes what n + 1 said.
     pub(super) async fn change<M: MetaIo>(
         &mut self,
         io: &M,
@@ -98,14 +101,16 @@ impl Array {
         let mut next = self.label.clone();
         next.sequence += 1;
         edit(&mut next);
-        // Before the first await: whatever happens from here on, this number is used.
+        // Set before the first await: even if the write fails or this future is dropped, the sequence number is used
+        // up.
         self.written = next.clone();
         write_labels(io, &mut self.targets, &next).await?;
         self.label = next;
         Ok(())
     }
 
-    /// Completes a label that was begun at a level without redundancy. The next label undoes what it said.
+    /// At a level without redundancy: writes a label that a failed change has begun to all members. Only its sequence
+    /// number is taken over, so that the next label undoes what it said.
     pub(super) async fn catch_up<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
         if self.written.sequence != self.label.sequence {
             let written = self.written.clone();
@@ -118,7 +123,7 @@ impl Array {
     }
 }
 
-/// Fits the data areas to a label: a failed growth has begun to enlarge them.
+/// Sets the sizes of the targets' data areas to those in a label: a failed growth may have left the larger sizes.
 fn fit_data_areas(targets: &mut [Target], label: &ArrayPart) {
     for target in targets {
         let Some(entry) = label.members.get(usize::from(target.part.slot)) else { continue };

@@ -169,7 +169,7 @@ fn plan<M: MetaIo>(io: &M, request: &CreateRequest) -> Result<(Geometry, ArrayPa
         array_bytes,
         created_unix_s: request.created_unix_s,
         lineage: Lineage { id: request.lineage, ancestors: Vec::new() },
-        // It may serve at once.
+        // A new array serves without a start of its own: its first session serves from the first label on.
         session: request.session | SERVES,
         previous_session: 0,
         epoch: 0,

@@ -46,7 +46,7 @@ pub struct MemberDisk {
     pub doubtful: LabelCopy,
     /// What is wrong with the other copy, if anything.
     pub other_copy: Option<String>,
-    /// The other copy is damaged. It may be the remains of a label newer than this one.
+    /// The other copy is damaged or unreadable. It may be the remains of a label newer than this one.
     pub damaged: bool,
     /// Whether the disk is larger than when it was labelled.
     pub grown: bool,
@@ -83,7 +83,8 @@ fn read(block: Result<Vec<u8>, LeafError>, offset: u64) -> Read {
     };
     match Label::decode(&block) {
         Ok(label) if label.belongs_at(offset) => Read::Whole(Box::new(label)),
-        // A label that does not belong here: of a partition that ends here, or copied with a whole disk.
+        // A valid label that records another location: it belongs to a partition that ends here, or came here with an
+        // image of a whole disk.
         Ok(_) => Read::Nothing,
         Err(error) if !error.is_label() => Read::Nothing,
         Err(error) => Read::Broken(error, Header::decode(&block).map(Box::new)),
@@ -146,7 +147,8 @@ fn combine(leaf: LeafId, size_bytes: u64, start: Read, (end, cut): (Read, bool))
             broken(error, header.or(from_end))
         }
         (start, Read::Broken(error, header)) => match (start, header) {
-            // The unreadable first block may have said the same.
+            // Nothing identifies the array, and the copy at the start may be intact behind the read error: the disk is
+            // unreadable rather than damaged.
             (Read::Failed(failed), None) => unusable(DiskProblem::Unreadable(failed), None),
             (_, header) => broken(error, header),
         },

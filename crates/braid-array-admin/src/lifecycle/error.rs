@@ -25,9 +25,9 @@ pub enum LifecycleError {
     Io {
         /// Which disk.
         leaf: LeafId,
-        /// What was attempted.
+        /// What was attempted, as a verb phrase ("flush the disk").
         action: &'static str,
-        /// Where.
+        /// The byte offset on the disk; 0 for a flush.
         offset: u64,
         /// The disk's error.
         source: LeafError,
@@ -157,13 +157,14 @@ pub enum LifecycleError {
         /// Why not, in words.
         reason: String,
     },
-    /// Nothing that was written has two copies, or a full stripe, on members in sync.
+    /// No region that was written has two copies, or all cells of its stripe, on members in sync.
     #[error("nothing of it can be compared, as {} not in sync", of_members(lacking))]
     NothingToCompare {
         /// The members that are not in sync.
         lacking: Vec<u16>,
     },
-    /// Requests were no longer held, or I/O in flight did not finish in time.
+    /// Requests cannot be held (the array has parity, or regions are unsettled), are not held any more, or the I/O in
+    /// flight did not finish within the time limit.
     #[error("what was under way has not ended in time")]
     NotHeld,
     /// The label has no room for a further job.

@@ -22,8 +22,9 @@ pub struct FoundArray {
     pub members: Vec<FoundMember>,
     /// Whether it can be started, and if not, why not.
     pub status: ArrayStatus,
-    /// Of a refused redundant array: its status with `--force`, which drops the members that it is refused for. Of one
-    /// that lacks the disk of its journal: its status without that disk. `None` if there is nothing to override.
+    /// The status that a start with `--force` acts on; `None` if there is nothing to override. For a refused redundant
+    /// array: its status without the members that it is refused for. For an array that lacks the disk of its journal:
+    /// its status without that disk.
     pub forced: Option<Box<ArrayStatus>>,
     /// Disks that bear its label and are not, or no longer, members; each with the reason.
     pub outsiders: Vec<(LeafId, String)>,
@@ -83,7 +84,7 @@ impl FoundArray {
         }
     }
 
-    /// Whether it could start if the disk of its journal were present.
+    /// Whether the array lacks the disk of its journal, and could start with it.
     pub fn waits_for_journal(&self) -> bool {
         let ArrayStatus::Incomplete { missing } = &self.status else { return false };
         self.forced.is_some() && missing.iter().any(|missing| missing.is_journal)

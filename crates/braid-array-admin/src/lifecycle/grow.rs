@@ -14,9 +14,9 @@
 //!
 //! In label n + 1 the further disks of a redundant array are spares at the end of the member table, and a job of the
 //! kind *grow* has the number of the first as its target, so that they are not used as spares. In label n + 2 they have
-//! the numbers behind the old members, and spares follow. They hold no data before that label is on all members, and
-//! everything that a growth needs on them is written before the first copy of it: so a start counts a disk that
-//! bears n + 1 as in sync.
+//! the numbers behind the old members, and spares follow. The further disks hold no data until n + 2 is on all members.
+//! Their bitmap and their head of the journal are durable before the first copy of n + 2 is written. So a start that
+//! finds n + 2 on some members counts a further disk that bears n + 1 as in sync.
 //!
 //! A copy of a label moves by being written at its new location before the label at the start of the disk records that
 //! location: until then the copy at the old location is the valid one.
@@ -351,7 +351,8 @@ impl Array {
             let Some((_, moved)) = places.iter().find(|(role, _)| *role == target.part.slot) else { continue };
             let own = &mut target.part.layout;
             if moved.copy_start > own.data.end().unwrap_or(own.copy_start) {
-                // Both locations are the same, unless the growth was begun before.
+                // An earlier growth that failed may have moved the copy from the end of the data area to
+                // `own.copy_start` already: then both locations are cleared.
                 vacated.push((target.leaf, own.data.end().unwrap_or(own.copy_start), moved.copy_start));
                 vacated.push((target.leaf, own.copy_start, moved.copy_start));
             }
@@ -389,8 +390,8 @@ impl Array {
         }
         self.growing = Some(growth.geometry.clone());
         let recorded = self.put(io, next, old).await;
-        // With too few members to record either size, the array fails: later drops must be tolerated by both
-        // geometries.
+        // If too few members are left, some may have recorded either size. The array fails, and `growing` stays set: a
+        // later drop must be tolerated by both geometries.
         if !matches!(recorded, Err(LifecycleError::BeyondTolerance { .. })) {
             self.growing = None;
         }
@@ -487,9 +488,9 @@ impl Array {
         result
     }
 
-    /// Undoes a failed growth: the labels record the smaller array again, and the further disks bear none. As far as
-    /// the members can be written; otherwise the next change and the next start do it. In any case the further disks
-    /// are no longer members when this returns, because their numbers are reused.
+    /// Undoes a failed growth: the labels record the smaller array again, and the labels of the further disks are
+    /// erased. If a member cannot be written, the next change or the next start does this. In any case the further
+    /// disks are no longer in `targets` when this returns, because their numbers are reused.
     async fn undo_growth<M: MetaIo>(&mut self, io: &M) {
         if self.is_redundant() {
             if self.complete(io).await.is_err() || joining_from(&self.label).is_none() {
@@ -498,10 +499,11 @@ impl Array {
             let (newcomers, members) =
                 std::mem::take(&mut self.targets).into_iter().partition(|t| joins(&self.label, t.part.slot));
             self.targets = members;
-            // They lose their labels while the array's labels still name them: afterwards nothing would point to them.
+            // Erased while the labels of the array still name these disks: after the next label, no start would find
+            // them to erase their labels.
             let newcomers: Vec<Target> = newcomers;
             drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
-            // If that fails, the array fails, or the next start does it.
+            // If this change fails, the array has failed; the next start removes the disks from the member table.
             let _ = self.change(io, forget_joining).await;
             return;
         }
@@ -516,7 +518,8 @@ impl Array {
         }
     }
 
-    /// Removes disks of an earlier failed growth that could not be removed from the table then.
+    /// Removes the disks of an earlier failed growth from the member table, if `undo_growth` could not write the label
+    /// without them.
     fn forget_newcomers(&mut self) {
         let roles = self.slots();
         self.label.members.truncate(usize::from(roles));

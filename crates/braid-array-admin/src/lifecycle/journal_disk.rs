@@ -34,7 +34,7 @@ impl Array {
         self.journal.take().map(|target| target.leaf)
     }
 
-    /// Whether the error is of the disk of the journal, which is given up then.
+    /// If the error is of the disk of the journal, gives that disk up and returns true.
     pub(super) fn journal_failed(&mut self, error: &LifecycleError) -> bool {
         let LifecycleError::Io { leaf, .. } = error else { return false };
         self.journal.take_if(|target| target.leaf == *leaf).is_some()

@@ -27,8 +27,9 @@ impl LineageIds {
     }
 }
 
-/// Returns the lineage `id` that branches from `old`; members with a label of `old` may return if its sequence number
-/// is at least `believed_from`. The ids in `refused` become known ancestors from which no member may return.
+/// Returns a lineage with this `id` that branches from `old`. A member that bears a label of `old` may return by a
+/// delta resync if the label's sequence number is at least `believed_from`. The ids in `refused` become known ancestors
+/// from which no member may return.
 pub(super) fn branch(old: &Lineage, believed_from: u64, id: u64, refused: &[u64]) -> Lineage {
     let mut ancestors = vec![Ancestor { id: old.id, accepted_from: believed_from.min(Ancestor::NONE_ACCEPTED - 1) }];
     for known in refused.iter().copied().map(Ancestor::none_accepted).chain(old.ancestors.iter().copied()) {
@@ -40,8 +41,8 @@ pub(super) fn branch(old: &Lineage, believed_from: u64, id: u64, refused: &[u64]
     Lineage { id, ancestors }
 }
 
-/// Closes all ancestors, because dirty bits may be cleared from now on: a member with a label of an earlier lineage is
-/// an old copy.
+/// Lets no member of an ancestor return any more: dirty bits may be cleared from now on, so that a disk with a label of
+/// an earlier lineage is an old copy.
 pub(super) fn close_ancestors(lineage: &mut Lineage) {
     lineage.ancestors.iter_mut().for_each(|ancestor| ancestor.accepted_from = Ancestor::NONE_ACCEPTED);
 }
@@ -124,9 +125,9 @@ pub(super) fn present_labels<'a>(disks: &[&'a MemberDisk]) -> PresentLabels<'a> 
 /// Whether a lineage was ever used, as far as the present labels tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum LineageUse {
-    /// Never: a member that the label calls in sync went on in another lineage.
+    /// Never used: a member that the label calls in sync bears a label of an unrelated lineage, in which it went on.
     Abandoned,
-    /// Never: such a member is still one step behind.
+    /// Never used: a member that the label calls in sync still bears the previous label, of the parent lineage.
     Begun,
     /// It may have been used.
     Unknown,
@@ -190,7 +191,7 @@ pub(super) fn standing(
         None => MemberStanding::Stale,
     };
     if entry == MemberState::Journal {
-        // Its content is validated by the journal's heads, however old its label is.
+        // The heads of the journal decide whether the content of this disk is current, however old its label is.
         return MemberStanding::Spare;
     }
     if label == newest {
@@ -209,7 +210,7 @@ pub(super) fn standing(
         return MemberStanding::Spare;
     }
     if !newest.lineage.knows(label.lineage.id) {
-        // Its lineage was never used: treat it as in the previous lineage.
+        // The lineage of this disk was begun and never used: the disk holds what it held in the previous lineage.
         if entry == MemberState::Failed
             && lineage_use(label, present_labels) != LineageUse::Unknown
             && label.lineage.ancestors.iter().any(|known| newest.lineage.knows(known.id))
@@ -226,26 +227,29 @@ pub(super) fn standing(
     let one_step = is_one_step_before(label, newest);
     match (entry, own) {
         (MemberState::InSync, MemberState::InSync | MemberState::Rebuilding) if one_step => MemberStanding::Behind,
-        // The array was about to add it.
+        // A growth was about to add this disk.
         (MemberState::InSync, MemberState::Spare) if one_step && joins(label, disk.label.member.slot) => {
             MemberStanding::Behind
         }
         (MemberState::InSync, _) => MemberStanding::Stale,
         (MemberState::Rebuilding, MemberState::Rebuilding) if one_step => MemberStanding::Rebuilding,
         (MemberState::Rebuilding, MemberState::Rebuilding) => MemberStanding::Stale,
-        // It was to be rebuilt, and a crash came before its own label was written.
+        // Failed; or its rebuild was recorded, and a crash came before this disk bore that label.
         (MemberState::Rebuilding | MemberState::Failed, _) => returning,
         (MemberState::Spare | MemberState::Empty | MemberState::Journal, _) => MemberStanding::Stale,
     }
 }
 
-/// Returns how a failed member can be rebuilt, and the offset from which all of the array is copied. `None`: it is an
-/// old copy.
+/// Returns how a failed member can be rebuilt, and, for a full rebuild, the byte of the array from which everything is
+/// copied. `None`: the disk is an old copy and must not return.
 ///
-/// What a failed member lacks stays dirty until a bit is cleared, and bits are cleared only while no member is failed
-/// or rebuilding. Within a lineage an array never goes from whole to degraded, because a drop branches. So of a lineage
-/// that was whole at its end, only the members present at its end may return; of one that was never whole, all; and of
-/// an ancestor of one that was whole, none.
+/// A region that a failed member lacks stays dirty until its bit is cleared, and bits are cleared only while the array
+/// is whole: no member is failed or rebuilding. Within a lineage an array never goes from whole to degraded, because a
+/// drop begins a new lineage. So for a disk with a label of an ancestor lineage:
+///
+/// - if the array was whole when that lineage ended, only a member that was present at the end may return;
+/// - if the array was never whole in that lineage, every member of it may return;
+/// - if the array was whole in a later lineage, no member may return.
 ///
 /// A disk that was truncated lacks content that no bit covers, whatever its label says.
 pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> Option<(RebuildKind, u64)> {
@@ -258,7 +262,8 @@ pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> O
         Some(ancestor) => Some(ancestor.accepts(label.sequence)),
         None => (id == newest.lineage.id).then_some(true),
     };
-    // A lineage that was never used: its members are as they were in the previous one.
+    // If the newest label does not know the disk's lineage, that lineage was never used: the disk is as it was in the
+    // previous one.
     let mut lineages = std::iter::once(label.lineage.id).chain(label.lineage.ancestors.iter().map(|a| a.id));
     if !lineages.find_map(known)? {
         return None;
@@ -269,7 +274,8 @@ pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> O
         // Dropping a member in sync always begins a new lineage.
         (MemberState::InSync, _) if same_lineage => None,
         (MemberState::InSync, _) | (MemberState::Rebuilding, None) => again.or(Some((RebuildKind::FromBitmap, 0))),
-        // It never held everything. Its own label says how far it was copied, even if a later label says more.
+        // This member never held everything. Its own label limits how far it was copied: if the newest label says more,
+        // this disk is an earlier copy of the member.
         (_, Some(own_job)) => match job {
             Some(job) if job.number == own_job.number => {
                 Some((RebuildKind::Full, own_job.position_bytes.min(job.position_bytes)))
@@ -280,8 +286,9 @@ pub(super) fn rejoin_from(newest: &ArrayPart, role: u16, disk: &MemberDisk) -> O
     }
 }
 
-/// Whether a label of an unknown lineage is merely old, its lineage having been forgotten: all members that the newest
-/// label calls in sync are in sync by this one too. Then its disk never went on without them.
+/// Whether a label is merely old although the newest label does not know its lineage (the list of ancestors is
+/// bounded). It is if this label calls all members in sync that the newest label calls in sync: then its disk never
+/// went on without them.
 fn left_behind(newest: &ArrayPart, label: &ArrayPart) -> bool {
     let mut now = newest.members.iter().filter(|m| m.state == MemberState::InSync).filter_map(|m| m.id);
     label.order() < newest.order() && now.all(|id| is_in_sync(label, id))

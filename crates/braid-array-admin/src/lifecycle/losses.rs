@@ -1,9 +1,9 @@
 //! What precedes a label that drops members: the marks of the journal are retired, and the survivors flush.
 //!
-//! A member is dropped explicitly, or by any change of the labels that failed on it: a rename, a spare, a replacement, a
-//! growth, another disk of the journal. The next label then omits that member. With that label, a stripe that is only
-//! marked would become unreadable (`docs/decisions/0006-marks-are-retired-with-the-drop.md`). So [`Array::prepare_losses`]
-//! precedes every such label.
+//! A member is dropped explicitly, or by any change of the labels that failed on it: a rename, a spare, a replacement,
+//! a growth, another disk of the journal. The next label then omits that member. By that label, the member's cells of a
+//! stripe that is only marked in the journal would be unreadable
+//! (`docs/decisions/0006-marks-are-retired-with-the-drop.md`). So [`Array::prepare_losses`] precedes every such label.
 //!
 //! | step | on the disks | after a crash |
 //! |---|---|---|
@@ -14,8 +14,9 @@
 //!
 //! Freezing and retiring are done by the reconciler, which serves the array: see [`Retirement`].
 //!
-//! Once the service has ended in order nothing is under way, and no shard has the journal: the label that notes the stop, and each label
-//! before it that leaves a member out, retires all marks of the run ([`Array::end_run`]).
+//! Once the reconciler has ended in order, no I/O is in flight and no shard writes to the journal. From then on the
+//! label that records the stop, and each label before it that drops a member, retires all marks of the run
+//! ([`Array::end_run`]).
 
 use std::sync::Arc;
 
@@ -59,31 +60,35 @@ impl Losses {
 }
 
 impl Array {
-    /// Retires the journal's marks through `retirement` from now on; `None`: no shard has the journal, and marks stay
-    /// as they are.
+    /// From now on marks are retired through `retirement` before a label drops members. `None`: no shard has the
+    /// journal, and no marks are retired.
     pub(crate) fn retire_through(&mut self, retirement: Option<Arc<Retirement>>) {
         (self.retirement, self.has_ended) = (retirement, false);
     }
 
-    /// The service of the array has ended: nothing is under way, and its run writes no further batch. Each row is in place, or untouched, on all
-    /// members but those that the next label leaves out. So the next label after a flush retires all marks of the run.
+    /// Records that the service has ended in order: no I/O is in flight, and the journal's run gets no further batch.
+    /// Each marked stripe is in place or untouched on all members, except those that the next label drops. So the next
+    /// label that is written after a flush retires all marks of the run.
     pub(crate) fn end_run(&mut self) {
         (self.retirement, self.has_ended) = (None, true);
     }
 
-    /// Retires all marks of a run that has ended; returns whether there is one. The survivors flush before the next label.
+    /// Retires all marks of a run that has ended; returns whether there is one. The caller flushes the survivors before
+    /// it writes the next label.
     pub(super) fn retire_ended(&mut self) -> bool {
         let Some((head, _)) = self.run_head.as_ref().filter(|_| self.has_ended) else { return false };
         self.retired = RetiredMarks { run: head.run, batch: COUNTER_MAX };
         true
     }
 
-    /// Prepares a label that drops these members, whatever else it says: no I/O of a marked stripe is in flight any
-    /// longer, that very label retires the journal's marks, and the survivors flush. Members that failed a marked
-    /// stripe are dropped too: on them the stripe does not match its parity.
+    /// Prepares a label that drops these members, whatever else that label changes. When this returns, no I/O of a
+    /// marked stripe is in flight, `retired` has the marks for that label to retire, and the survivors have flushed.
+    /// Members that failed a write of a marked stripe are added to the losses: on them the stripe does not match its
+    /// parity.
     ///
     /// # Errors
-    /// [`LifecycleError::BeyondTolerance`] if too few are left. Then no label drops a member, and none retires these marks.
+    /// [`LifecycleError::BeyondTolerance`] if too few are left. Then no label drops a member, and no label retires
+    /// these marks.
     pub(super) async fn prepare_losses<M: MetaIo>(
         &mut self,
         io: &M,
@@ -99,7 +104,8 @@ impl Array {
             if flushed.is_err() || is_retired {
                 return flushed;
             }
-            // A failed flush may have lost the first member that holds content.
+            // No marks were retired: the losses so far hold no content, or the array is not served. This flush may have
+            // lost the first member that holds content.
             is_retired = self.retire_marks(losses).await;
             if !is_retired {
                 return Ok(());
@@ -124,7 +130,7 @@ impl Array {
         losses.roles.extend(self.members().filter(|member| failed.contains(&member.leaf)).map(|member| member.number));
         losses.roles.sort_unstable();
         losses.roles.dedup();
-        // An earlier flush does not cover what was still in flight.
+        // A flush before the freeze does not cover the writes that were in flight then.
         losses.flushed = None;
         self.retired = retirement.marks.retired();
         true

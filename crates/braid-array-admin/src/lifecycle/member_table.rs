@@ -28,8 +28,8 @@ pub(super) fn may_clear_bits(label: &ArrayPart) -> bool {
     })
 }
 
-/// Returns the number of the first disk being added, in the label that names these disks: they are the last of its
-/// table. `None` if the array does not grow, and at levels without redundancy, which have no spares.
+/// While a redundant array grows: returns the number of the first disk being added. That disk and all after it in the
+/// member table are the disks being added. `None` if the array does not grow, or has no redundancy.
 pub(super) fn joining_from(label: &ArrayPart) -> Option<u16> {
     label.jobs.iter().find(|job| job.kind == JobKind::Grow).and_then(|job| job.target)
 }

@@ -7,7 +7,8 @@
 //! | checkpoint | n | (a) the rebuilding member flushed; (b) some n + 1 | n + 1 |
 //! | promote | n: rebuilding | (a) the new member flushed; (b) in-sync members n + 1: in sync; (c) others; (d) the new member, last | n + 1 on all |
 //!
-//! A crash between two steps leaves one or the other: a new member whose own label was not written counts as failed.
+//! A crash between two steps leaves the state before the procedure or the one after it: a new member that does not bear
+//! its own label yet counts as failed.
 
 use braid_engine::{LeafId, MetaIo};
 use braid_format::{
@@ -51,8 +52,8 @@ impl Array {
     /// be acknowledged and no read answered. A survivor that fails meanwhile is dropped too. Returns all failed slots.
     ///
     /// # Errors
-    /// [`LifecycleError::BeyondTolerance`] if some of the array would be lost: the array must fail, and no label records the
-    /// last members as failed.
+    /// [`LifecycleError::BeyondTolerance`] if some of the array would be lost: the caller must fail the array. No label
+    /// records the last members as failed.
     pub async fn drop_members<M: MetaIo>(&mut self, io: &M, roles: &[u16]) -> Result<Vec<u16>, LifecycleError> {
         self.check_redundant()?;
         // The disk of the journal is given up, not dropped: the heads have to record the ring's new location first.
@@ -129,9 +130,10 @@ impl Array {
         Ok(candidate)
     }
 
-    /// Lets a disk take a failed or vacant slot: when this returns, the disk takes every write, bitmap update and
-    /// flush, and content may be copied to it. A different disk that held the slot before is removed. A full rebuild
-    /// has a job in the label, at position 0 or where the returning member's rebuild was.
+    /// Lets a disk take a failed or vacant slot. From when this returns, every write, bitmap update and flush must go
+    /// to the disk too, and content may be copied to it. If another disk held the slot before, the member table no
+    /// longer names that one. A full rebuild has a job in the label, which begins at byte 0, or at the last checkpoint
+    /// of a returning member.
     ///
     /// # Errors
     /// A refusal before anything was written, the error of the new member (it is failed then), or
@@ -184,7 +186,7 @@ impl Array {
     /// Lets a spare take a failed or vacant slot, and rebuilds it in full: as [`Array::begin_rebuild`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Array::begin_rebuild`].
     pub async fn take_spare<M: MetaIo>(&mut self, io: &M, role: u16, spare: u16) -> Result<(), LifecycleError> {
         self.check_vacant(role)?;
         self.check_job_room(role)?;
@@ -297,8 +299,8 @@ impl Array {
     /// Records that a rebuilding member is in sync: it holds everything, including the bitmap. It is flushed first.
     ///
     /// # Errors
-    /// The member's error (it is dropped then), or [`LifecycleError::BeyondTolerance`]: the last old member failed at that
-    /// moment.
+    /// The member's error (it is dropped then), or [`LifecycleError::BeyondTolerance`] if the last other member in sync
+    /// fails meanwhile: until its promotion is complete, the rebuilt member does not count.
     pub async fn promote<M: MetaIo>(&mut self, io: &M, role: u16) -> Result<(), LifecycleError> {
         if self.state(role) != MemberState::Rebuilding {
             return Err(LifecycleError::Slot { slot: role, reason: "it is not being rebuilt".into() });
@@ -403,8 +405,8 @@ impl Array {
         self.targets.iter().filter(|t| self.state(t.part.slot) == MemberState::InSync).cloned().collect()
     }
 
-    /// Checks a disk that is to become a member, and clears it. Only labels, and signatures that are in the way, are
-    /// written.
+    /// Checks that a disk can become a member, and clears it: with `force` its labels and foreign signatures are
+    /// zeroed. Writes nothing else; the caller writes the label.
     pub(super) async fn new_member<M: MetaIo>(
         &self,
         io: &M,
@@ -428,7 +430,7 @@ impl Array {
         }
         check_room(leaf, &places, self.label.array_bytes, self.label.region_bytes)?;
         journal::check_room(leaf, &places, &self.label, &self.in_sync())?;
-        // A copy that a forced start has given up bears only this array's label.
+        // A candidate bears a label of this array, which may be overwritten without `force`.
         let force = force || self.candidates.iter().any(|(c, _)| c.leaf == leaf);
         let found = inspect(io, leaf, force).await?;
         if force {

@@ -20,12 +20,13 @@ use super::member_table::{joining_from, may_clear_bits, successor_of};
 use super::write::{Target, flush, number_of, write_each};
 
 impl Array {
-    /// Whether every byte keeps a copy in sync without these members and without the failed ones.
+    /// Whether every byte of the array has a copy on, or can be computed from, the members in sync that would be left
+    /// without `lost`. While the array grows, the larger array has to tolerate the loss too.
     pub fn tolerates(&self, lost: &[u16]) -> bool {
         let left_out = |role: &u16| lost.contains(role) || self.unproven.contains(role);
         let counts = |role: u16| self.counts(role) && !left_out(&role);
         let holds = |role: u16| counts(role) || successor_of(&self.label, role).is_some_and(counts);
-        // Disks being added hold no data yet, but all that is needed of them.
+        // A present disk that is being added counts as in sync: it needs to hold no data yet.
         let joins = |role: u16| {
             let number = joining_from(&self.label).map(|first| first + role.saturating_sub(self.slots()));
             let is_present = |number| self.targets.iter().any(|t| t.part.slot == number) && !lost.contains(&number);
@@ -47,7 +48,8 @@ impl Array {
         entry.is_some_and(|entry| entry.state == MemberState::InSync && is_present(entry))
     }
 
-    /// Completes a label that was begun before the array froze.
+    /// Writes a label that an earlier change has begun and not completed to all targets; it takes effect. An earlier
+    /// change ends so when too few members survive, or when its future is dropped.
     pub(super) async fn complete<M: MetaIo>(&mut self, io: &M) -> Result<(), LifecycleError> {
         if self.written.sequence == self.label.sequence {
             return Ok(());
@@ -55,8 +57,9 @@ impl Array {
         self.record(io, self.written.clone(), Losses::default()).await.map(drop)
     }
 
-    /// Writes the current label again to these disks, members in sync first: they are a step behind, or one of their
-    /// copies is damaged. Members that this label promotes come after them, and count once they all have it.
+    /// At a start: writes the newest label again to these disks, which are a step behind or have only one current copy.
+    /// Members in sync come first. Members that this label promotes come after them, and count as copies once all of
+    /// them bear it.
     ///
     /// # Errors
     /// [`LifecycleError::BeyondTolerance`] if too few survive.
@@ -142,12 +145,12 @@ impl Array {
         }
     }
 
-    /// Updates the lineage of `next`, besides the branch of [`Array::mark_failed`] at a drop. Does not change a label
-    /// that was begun before.
+    /// Updates the lineage of `next` where no member is dropped; [`Array::mark_failed`] does so at a drop. Does not
+    /// change a label that was begun before.
     ///
-    /// While no member is failed or rebuilding, bits are cleared, and a member of an earlier lineage is an old copy. If
-    /// a rebuild begins in that state, because a vacant slot is taken, bits are kept from then on. That needs a new
-    /// lineage, because the bits do not cover what was written in the old one.
+    /// While no member is failed or rebuilding, dirty bits are cleared, and a disk with a label of an earlier lineage
+    /// is an old copy. A rebuild into a vacant slot ends that state: bits are kept from then on. It begins a new
+    /// lineage, because the bits do not cover writes of the old one.
     fn update_lineage(&mut self, next: &mut ArrayPart) {
         if may_clear_bits(next) {
             close_ancestors(&mut next.lineage);
@@ -156,8 +159,8 @@ impl Array {
         }
     }
 
-    /// Has the voters record the members that the next label no longer calls in sync, before that label is written: a
-    /// later start may find only that label.
+    /// Before the next label is written: has the voters remove from their set of members in sync those that this label
+    /// drops. A later start may find this label alone, and the voters must not count a dropped member as in sync then.
     async fn agree_on_losses<M: MetaIo>(&mut self, io: &M, next: &ArrayPart) -> Result<(), LifecycleError> {
         let stays = self.in_sync_by(next);
         let agreed = match &self.agreed {
@@ -167,8 +170,8 @@ impl Array {
         self.agree(io, agreed).await.map(drop)
     }
 
-    /// Has the voters record the members in sync by the label that is now complete. Returns those that failed
-    /// meanwhile.
+    /// Has the voters record the members in sync by the label that is now complete. Returns the members that did not
+    /// acknowledge their promotion.
     pub(super) async fn agree_on_gains<M: MetaIo>(&mut self, io: &M) -> Result<Vec<Failure>, LifecycleError> {
         let now = self.in_sync_by(&self.label);
         let not_promoted = self.agree(io, now).await?;
@@ -177,7 +180,7 @@ impl Array {
     }
 
     async fn agree<M: MetaIo>(&mut self, io: &M, in_sync: Vec<u16>) -> Result<Vec<u16>, LifecycleError> {
-        // The last members in sync are never recorded as failed, here either.
+        // As in labels, the last members in sync are never recorded as failed: an empty set is not sent.
         if self.agreed.as_ref() == Some(&in_sync) || in_sync.is_empty() {
             return Ok(Vec::new());
         }
@@ -285,7 +288,8 @@ impl Array {
                 return;
             }
         }
-        // No label records that the disk of the journal has failed before the ring is elsewhere.
+        // A failed disk of the journal is given up here only in memory: a label may record that only after the ring has
+        // moved.
         if let Some(journal) = &mut self.journal
             && write_each(io, &mut [journal], next).await.iter().any(Result::is_err)
         {

@@ -81,8 +81,8 @@ impl Assembly<'_> {
         }
     }
 
-    /// Whether content that only the disk of the journal may hold is needed: parity must stand in for data, and may not
-    /// match it.
+    /// Whether a start needs what only the disk of the journal may hold: the array was not stopped cleanly, so that
+    /// parity may not match its data, and a slot whose member is missing has to be computed from parity.
     pub fn needs_journal(&self) -> bool {
         !self.newest.clean && !(0..self.geometry.member_data_bytes().len() as u16).all(|role| self.holds(role))
     }

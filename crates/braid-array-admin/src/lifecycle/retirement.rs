@@ -1,4 +1,4 @@
-//! How the change of an array's labels requests from its reconciler that marks of the journal are retired.
+//! The request by which a change of an array's labels has the reconciler retire marks of the journal.
 //!
 //! Freezing and retiring are done by the reconciler, which serves the array. The change of the labels has borrowed the
 //! array from the reconciler and knows no shards: it requests the retirement through a [`Retirement`] that both share,
@@ -65,7 +65,7 @@ impl Retirement {
                 if self.stage.load(Ordering::Acquire) != DONE {
                     return Poll::Pending;
                 }
-                // The work waits for the reply, which does not wake it.
+                // The reply does not wake the work that waits for it: poll the work again.
             }
         })
         .await

@@ -25,8 +25,8 @@ pub struct Scan {
 }
 
 impl FoundMember {
-    /// Whether its disk has no room for the data area of the newest label. While an array grows, a label may be one
-    /// step from a larger data area, or back from one; the room is there.
+    /// Whether its disk has no room for the data area that the newest label records. The size in the disk's own label
+    /// is not compared: while an array grows, that label may be one step before or after the change of size.
     fn lacks_room(&self) -> bool {
         let lacks = |disk: &MemberDisk| disk.label.member.layout.with_data(self.entry.data_bytes).is_none();
         self.disk.as_ref().is_some_and(lacks)
@@ -47,7 +47,8 @@ impl MissingMember {
 }
 
 impl FoundArray {
-    /// Returns what is missing if the disk of the journal is present and needed, but not trusted.
+    /// If the disk of the journal is present and needed, but not trusted: returns the missing members, with that disk
+    /// among them. `None` in all other cases.
     async fn lacks_journal<M: MetaIo>(&self, io: &M) -> Option<Vec<MissingMember>> {
         let lost = match &self.status {
             ArrayStatus::Ready => &[][..],
@@ -78,11 +79,13 @@ pub async fn scan<M: MetaIo>(io: &M, leaves: &[LeafId]) -> Scan {
     let disks = join_all(leaves.iter().map(|leaf| probe(io, *leaf))).await;
     let mut arrays: Vec<FoundArray> = groups(&disks).into_iter().map(|(uuid, group)| group.resolve(uuid)).collect();
     for array in &mut arrays {
-        // Its label may name a disk of the journal that does not hold the ring yet, or no longer.
+        // The label may name a disk of the journal that does not hold the ring yet, or no longer: then the array does
+        // not need that disk.
         if array.waits_for_journal() && journal::is_on_members(io, array).await {
             array.status = *array.forced.take().expect("without that disk it is something else");
         }
-        // Before a start records members as failed: after that the journal would be needed, whichever disks come back.
+        // Checked before any start: once a start has recorded members as failed, the array would need the journal for
+        // good, even if these members return.
         if let Some(missing) = array.lacks_journal(io).await {
             let without = std::mem::replace(&mut array.status, ArrayStatus::Incomplete { missing });
             array.forced = Some(Box::new(without));
@@ -161,7 +164,7 @@ impl Group<'_> {
             for member in &mut members {
                 member.standing =
                     member.disk.as_ref().map(|disk| lineage::standing(newest, member.number, disk, &present));
-                // A disk without room for what it lacks cannot catch up.
+                // A disk without room for the present data area cannot be rebuilt as the member that it was.
                 if member.standing == Some(MemberStanding::Returning) && member.lacks_room() {
                     member.standing = Some(MemberStanding::Stale);
                 }
@@ -241,8 +244,9 @@ impl Group<'_> {
         (members, outsiders, reasons)
     }
 
-    /// Returns the disk that gets this slot, of those that claim it. If the array uses none of them as it is, that is
-    /// the latest one, if there is a latest.
+    /// Returns the disk that gets this slot, of those that claim it. Several are refused as twins if the array has no
+    /// redundancy, or would use one of them as it is. Otherwise the disk with the latest label gets the slot; none if
+    /// two labels are equally late.
     fn choose<'a>(
         &self,
         newest: &ArrayPart,

@@ -135,7 +135,8 @@ pub async fn start<M: MetaIo>(io: &M, found: &FoundArray, options: StartOptions)
             targets.iter_mut().filter(|t| t.leaf == laggard.leaf).for_each(|t| *t = laggard.clone());
         }
     }
-    // They lose their labels while the array's labels still name them: afterwards nothing would point to them.
+    // Erased while the labels of the array still name these disks: after the next label, no start would find them to
+    // erase their labels.
     drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
     let mut array = Array::new(newest, geometry, targets, options.lineage);
     let change = array.change(io, |label| {
@@ -175,7 +176,8 @@ async fn start_redundant<M: MetaIo>(
     let failed = array.targets.iter().zip(results).filter_map(|(t, r)| Some((t.part.slot, r.err()?)));
     losses.add(failed.collect());
     array.rewrite(io, &plan.behind, &mut losses).await?;
-    // They lose their labels while the array's labels still name them: afterwards nothing would point to them.
+    // Erased while the labels of the array still name these disks: after the next label, no start would find them to
+    // erase their labels.
     drop(join_all(newcomers.iter().map(|target| wipe(io, target.leaf))).await);
     let mut next = array.next();
     begin_session(&mut next, options.session);
@@ -193,7 +195,7 @@ async fn start_redundant<M: MetaIo>(
         let id = if next.lineage.id == newest.lineage.id { array.lineage_ids.next() } else { next.lineage.id };
         next.lineage = branch(&newest.lineage, array.believed_from(), id, &apart);
     }
-    // Records lineages that were begun and never used, for later starts without the disk that proves it.
+    // Records lineages that were begun and never used as ancestors: a later start may lack the disk that proves it.
     for lineage in plan.unused_lineages {
         if !next.lineage.knows(lineage) {
             let after_parent = next.lineage.ancestors.len().min(1);
@@ -202,8 +204,8 @@ async fn start_redundant<M: MetaIo>(
         }
     }
     array.record(io, next, losses).await?;
-    // The array is served two labels after what was on the disks before: a disk with that label is more than a crash
-    // behind.
+    // A second label before the array serves: a disk that still bears a label from before this start is then two steps
+    // behind, more than a crash can leave it.
     let mut next = array.next();
     next.session |= SERVES;
     array.record(io, next, Losses::default()).await?;
@@ -247,7 +249,7 @@ struct StartPlan {
     unproven: Vec<u16>,
     /// The journal marks that the newest label retires.
     retired: RetiredMarks,
-    /// Lineages of returning members that the newest label does not know.
+    /// Lineages of returning members. Those that the newest label does not know were begun and never used.
     unused_lineages: Vec<u64>,
 }
 

@@ -5,12 +5,12 @@
 //! | widen | label n | n + 1 on some, in-sync members first | n + 1 on all: a vacant slot behind the others; spares have the next numbers |
 //! | narrow | label n: the slot is vacant | the same | n + 1 on all, without that slot; the slots behind it are renumbered, each one lower |
 //!
-//! No data moves, no member changes its state, and the array keeps its size, its bitmap and its lineage: a member that
-//! bears label n, of one width, is the same by label n + 1, of the other. A vacant slot is taken as any other
-//! ([`Array::begin_rebuild`]).
+//! No data moves, no member changes its state, and the array keeps its size, its bitmap and its lineage. So after a
+//! crash, members with label n and members with n + 1 hold the same content, although the widths differ. A disk takes
+//! the new slot as it takes any vacant slot ([`Array::begin_rebuild`]).
 //!
-//! A mirror that was created with one member (`copies` 1) is recorded as one of two members from then on; and the other
-//! way round.
+//! A mirror of one member is recorded with `copies` 1. If it gains a slot, `copies` becomes 2; if a mirror is left with
+//! one slot, `copies` becomes 1.
 
 use braid_engine::{LeafId, MetaIo};
 use braid_format::{ArrayPart, JOBS_MAX, MEMBERS_MAX, MemberEntry, MemberId, MemberState, zone_table};
@@ -33,8 +33,8 @@ impl Array {
     /// zone has a copy there. Returns its number. The array may be served meanwhile.
     ///
     /// # Errors
-    /// [`LifecycleError::WidthUnchangeable`] before anything was written, or [`LifecycleError::BeyondTolerance`]. A member that fails is
-    /// dropped.
+    /// [`LifecycleError::WidthUnchangeable`] before anything was written, or [`LifecycleError::BeyondTolerance`]. A
+    /// member that fails is dropped.
     pub async fn widen<M: MetaIo>(&mut self, io: &M) -> Result<u16, LifecycleError> {
         self.complete(io).await?;
         self.check_width(true)?;
@@ -80,7 +80,7 @@ impl Array {
         let role = self.widen(io).await?;
         let taken = self.begin_rebuild(io, role, RebuildTarget::New { leaf, id, force }, RebuildKind::Full).await;
         if matches!(&taken, Err(error) if !matches!(error, LifecycleError::BeyondTolerance { .. })) {
-            // As far as the members can be written; otherwise the slot remains, and is vacant.
+            // If the members cannot be written, the slot remains, and is vacant or failed.
             if self.state(role) == MemberState::Failed {
                 let _ = self.remove(io, role).await;
             }
@@ -89,7 +89,7 @@ impl Array {
         taken.map(|()| role)
     }
 
-    /// Returns the space of one copy of everything, in bytes.
+    /// Returns the size of the data area, in bytes, that a member with a copy of the whole array needs.
     fn copy_bytes(&self) -> u64 {
         self.geometry.zones().iter().map(Zone::member_end).max().unwrap_or(0)
     }

@@ -58,7 +58,8 @@ struct Piece {
     stripe: Option<InStripe>,
 }
 
-/// Where in its stripe a piece is.
+/// The stripe of a piece: how many data cells and how many cells it has, and the array offset of the piece's first
+/// byte.
 #[derive(Clone, Copy)]
 struct InStripe {
     data: u16,
@@ -85,7 +86,8 @@ impl Piece {
 }
 
 impl Reconciler {
-    /// Refuses a check or repair that could compare nothing of what was written: "no differences" would be believed.
+    /// Refuses a check or repair that could compare none of the written regions: an administrator would take its
+    /// result, no differences, for proof that copies agree.
     pub(super) fn refuse_blind_check(&self) -> Result<(), LifecycleError> {
         let members = self.members();
         let written = (0..self.regions.regions()).filter(|region| self.regions.written.has(*region));

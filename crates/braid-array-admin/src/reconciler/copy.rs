@@ -46,7 +46,8 @@ struct RegionCopy {
     end: u64,
     /// Maximum bytes of a piece.
     most: u64,
-    /// The end of each piece that is in flight, or copied while an earlier piece is not; and whether it is copied.
+    /// The pieces in order, from the first that is not copied on: the array offset at which each ends, and whether it
+    /// is copied already. Progress is recorded up to the first piece that is not.
     pieces: VecDeque<(u64, bool)>,
     under_way: usize,
     /// Runs that no member could read: array offset and bytes.
@@ -353,7 +354,8 @@ async fn copy_piece<I: ReconcilerIo>(io: &I, device: DeviceId, region: u32, piec
         }
         match done {
             Ok(_) => copied = Copied::All,
-            // Not the source's fault: too much is in flight, or a member failed a write.
+            // The source has not failed: too much is in flight, or a member failed a write. The piece is tried again
+            // later.
             Err(error) if error.kind == ErrorKind::Busy => copied = Copied::Again,
             Err(_) => {
                 failed = failed.with(usize::from(*from));

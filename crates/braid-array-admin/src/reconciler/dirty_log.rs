@@ -27,7 +27,8 @@ pub(super) struct DirtyLog {
     whole: Vec<u64>,
     /// The regions that were dirty when it was last dropped.
     dirty: Vec<u64>,
-    /// The member has returned and has kept every write that it acknowledged.
+    /// The member has returned and has kept every write that it acknowledged: then it does not lack `dirty` regions as
+    /// a whole.
     pub kept: bool,
 }
 

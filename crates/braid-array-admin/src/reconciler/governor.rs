@@ -5,8 +5,8 @@
 //! found again. If there is a queue at any rate, users saturate the disks: the job then takes a fixed share, or a
 //! rebuild would never end.
 //!
-//! A decision needs *most* turns of a window to agree, and the overrun of pauses is subtracted: a busy machine is not a
-//! disk queue.
+//! A *turn* is what a job copies between two pauses: a few pieces at a time. A decision needs *most* turns of a window
+//! to agree, and the overrun of pauses is subtracted from the time that turns take: a busy machine is not a disk queue.
 
 use braid_engine::LEAF_BYTES_MAX;
 
@@ -74,7 +74,9 @@ pub(super) struct Governor {
     found: u64,
     hold_ns: u64,
     hold_until_ns: u64,
+    /// Consecutive windows with a queue.
     crowded: u32,
+    /// The factor by which pieces are larger than [`SLOW_BYTES`], as in [`LONGER`].
     longer: u64,
     /// The highest rate reached.
     top: u64,

@@ -13,7 +13,9 @@ pub trait ReconcilerIo: EngineIo {
     /// Returns a version for a layout of this device: higher than every earlier one.
     fn next_version(&self, device: DeviceId) -> u32;
 
-    /// Waits for the next order to this device's reconciler; returns it with its number.
+    /// Waits for the next order to this device's reconciler; returns it with its number, for
+    /// [`ReconcilerIo::report_result`]. Must be cancel-safe: the reconciler drops the future when a fault arrives or a
+    /// step of work ends, and a future that was dropped must have taken no order.
     async fn order(&self, device: DeviceId) -> (u64, Order);
 
     /// Reports the result of an order.
@@ -27,7 +29,8 @@ pub trait ReconcilerIo: EngineIo {
         let _ = (device, regions);
     }
 
-    /// Reports what the labels say from now on; a layout that agrees with them is on its way to the shards.
+    /// Reports the array whenever its labels may have changed. If the layout has changed too, it is on its way to the
+    /// shards by then.
     fn labels_recorded(&self, device: DeviceId, array: &Array) {
         let _ = (device, array);
     }

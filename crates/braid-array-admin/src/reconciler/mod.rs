@@ -76,7 +76,8 @@ pub struct ReconcilerOptions {
     pub home: ShardId,
     /// The array was stopped cleanly: dirty regions are equal on all members in sync.
     pub clean: bool,
-    /// If bitmap blocks are damaged on every member: go on, with all of their regions as written and dirty.
+    /// Start although the journal cannot be used (then every region ever written is marked dirty), or sectors of the
+    /// bitmap are damaged on every member (then their regions count as written and dirty).
     pub force: bool,
     /// A dirty bit that was not needed for about this long is cleared, in nanoseconds.
     pub clear_after_ns: u64,
@@ -145,7 +146,8 @@ pub struct Reconciler {
     rebuilds: BTreeMap<u16, Rebuild>,
     /// Of a replicated array: the dirty logs of members that failed or have returned.
     dirty_logs: BTreeMap<u16, DirtyLog>,
-    /// Members about to be dropped because they do not respond, or by order: none of them has failed an I/O.
+    /// Members about to be dropped because they are gone or do not respond, or by order. They may have kept every write
+    /// that they acknowledged.
     unreached: BTreeSet<u16>,
     clearing: Clearing,
     check: Option<Check>,
@@ -205,16 +207,17 @@ enum Act {
 pub struct StoppedArray {
     /// The array, which no longer serves.
     pub array: Array,
-    /// All members in sync are equal, except for what their caches may lose: the array may be recorded as stopped
-    /// cleanly.
+    /// All members in sync hold the same content, some of it perhaps only in their caches. After a flush, the labels
+    /// may record a clean stop: [`Array::stop`] does both.
     pub is_clean: bool,
 }
 
 impl Reconciler {
-    /// Reads the bitmap of a started array, and serves it. [`Reconciler::run`] is to be called next.
+    /// Recovers the journal of a started array if it has parity, reads its bitmap, and publishes its layout to the
+    /// shards, so that it serves. The caller calls [`Reconciler::run`] next: until then no fault is handled.
     ///
     /// # Errors
-    /// An unreadable bitmap, or [`LifecycleError::BeyondTolerance`].
+    /// A journal or a bitmap that cannot be used, or [`LifecycleError::BeyondTolerance`]. Nothing is published then.
     pub async fn start<I: ReconcilerIo>(
         io: &I,
         mut array: Array,
@@ -355,8 +358,9 @@ impl Reconciler {
         if self.needs_ring_move() {
             return Act::MoveRing;
         }
-        // A piece begun under the previous layout may still copy from a member that was dropped since; its region is
-        // now settled from another source.
+        // Wait until the layouts before this one have drained. Before that, a piece that was begun under one of them
+        // may still copy from a member that was dropped since, while its region is to be settled from another source
+        // now.
         let unsettled = self.posted > 0 && self.regions.unequal.count() > 0;
         if unsettled || self.posted > POSTED_MAX / 2 {
             let layout = self.layout(io);
@@ -384,7 +388,8 @@ impl Reconciler {
         if let Some(act) = self.check(io).await {
             return act;
         }
-        // While the resync is paused, a request may come to wait for an unequal region.
+        // Requests do not wake this task. While the resync is paused, look again soon whether one waits for an unequal
+        // region, which is copied all the same.
         let poll_ns = if self.regions.unequal.count() > 0 { copy::PAUSE_NS } else { u64::MAX };
         io.sleep(wait.min(poll_ns).min(self.stuck.wait_ns(io))).await;
         Act::Nothing
@@ -396,7 +401,8 @@ impl Reconciler {
         io.publish(self.options.device, None).await;
         // No shard has its journal from now on.
         self.array.retire_through(None);
-        // A member that failed last holds writes that the others lack, or lacks writes that they hold.
+        // No layout without a member that failed last was published: that member may hold writes that the others lack,
+        // or lack writes that they hold. It is dropped, so that the others are equal.
         let mut lost = Vec::new();
         while let Some(trouble) = poll_once(io.next_fault(self.options.device)).await {
             if let Some(role) = self.faulty_member(&trouble).filter(|_| trouble.freezes_device())

@@ -20,10 +20,11 @@ pub(super) struct Rebuild {
     full_from: Option<u64>,
     /// The regions left, one bit each; `None` until the member takes every write.
     left: Option<Vec<u64>>,
-    /// How many regions are left, and how many there were.
+    /// How many regions are left, and how many there were when the member began to take every write.
     left_count: u64,
     total: u64,
-    /// What the member lacks of these regions and how many bytes of it are left, if it does not lack all of each.
+    /// What the member lacks of these regions, if that is known; `None`: all of each. Then the bytes of this delta that
+    /// are left, and its bytes in all.
     delta: Option<Delta>,
     left_bytes: u64,
     delta_bytes: u64,
@@ -165,7 +166,7 @@ impl Reconciler {
             Some(delta) => delta.run(&self.regions, start, end),
             None => (start, end),
         });
-        // The run that begins first: later runs come next.
+        // The run that begins first; if several do, the longest. The caller asks for later runs next.
         runs.min_by_key(|(first, last)| (*first, std::cmp::Reverse(*last))).unwrap_or((start, end))
     }
 

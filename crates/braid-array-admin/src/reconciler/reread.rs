@@ -1,5 +1,5 @@
-//! Repairs read errors: only the blocks that a member cannot read are rewritten. If copies differ unnoticed, rewriting
-//! more would spread a wrong copy to where the right one was.
+//! Repairs read errors: only the blocks that a member cannot read are rewritten from another member. Copies may differ
+//! unnoticed: to rewrite readable blocks as well could replace the right copy by a wrong one.
 
 use braid_engine::{COMPARE_BLOCK_BYTES, ErrorKind, Fault, LeafId, MemberSet, Op, SyncKind, SyncPart};
 

@@ -1,4 +1,4 @@
-//! Resync: makes equal what a crash left unequal. No request is answered from such a region before.
+//! Resync: makes the copies of regions equal that a crash left unequal. Requests for such a region wait until it is.
 
 use std::collections::VecDeque;
 

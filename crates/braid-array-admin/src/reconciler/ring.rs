@@ -115,8 +115,8 @@ impl Reconciler {
         }
     }
 
-    /// [`Reconciler::on_fault`] while the ring moves; a read error is repaired later, when it is met again. Returns whether
-    /// a disk was given up.
+    /// Does what [`Reconciler::on_fault`] does, while the ring moves. Ignores read errors: the next read of the range
+    /// reports them again. Returns true if a member was dropped or the disk of the journal was given up.
     async fn fault_while_moving<I: ReconcilerIo>(&mut self, io: &I, trouble: Fault) -> bool {
         if !trouble.is_fatal() {
             return false;

@@ -16,7 +16,8 @@ use braid_geometry::Stripe;
 use super::race::{First, first};
 use super::{Reconciler, ReconcilerEvent, ReconcilerIo};
 
-/// Faults handled before the service ends; after that it ends as in a crash.
+/// Maximum number of faults that a stop handles while it settles the journal. After that many the array stops with
+/// marks in its journal.
 const SETTLE_TRIES_MAX: u32 = 64;
 
 /// A piece of a stripe: a slice across all of its cells.
@@ -84,7 +85,8 @@ impl Reconciler {
         })
     }
 
-    /// Makes new members independent of the journal: everything logged before is durable in place on all members.
+    /// Returns once everything that was logged before the call is durable in place on all members, and is retired from
+    /// the journal: a new member, or a region whose bit is about to be cleared, does not depend on it.
     pub(super) async fn retire_journal<I: ReconcilerIo>(&self, io: &I) {
         if self.has_parity() {
             io.call(self.options.device, self.options.home, RegionCall::Retire).await;

@@ -115,7 +115,6 @@ impl Reconciler {
     }
 
     /// Returns the members in sync that should hold this byte of the array.
-    ///
     fn sources(&self, offset: u64) -> Vec<u16> {
         let (mut sources, in_sync) = (Vec::new(), self.in_sync());
         self.copies(offset, &mut |place| {

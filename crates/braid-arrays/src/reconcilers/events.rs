@@ -69,7 +69,7 @@ impl ArrayManager {
                 let about = is_check(job.kind).then(|| job.clone());
                 let is_new = self.with_keeping(uuid, |handle| handle.note_job(job)).unwrap_or_default();
                 if about.as_ref().is_some_and(|job| job.stage.is_over()) {
-                    // An ended check is not resumed after a restart, and its findings are known then.
+                    // Saved now: after a restart an ended check must not be resumed, and its findings must be known.
                     let manager = Arc::clone(self);
                     tasks::spawn(async move { manager.inventory.save_or_warn() });
                 }
@@ -101,7 +101,7 @@ impl ArrayManager {
                 let blocks = counted(unread as usize, "block", "blocks");
                 message.push_str(&format!(", except {blocks} that could be read from no member"));
                 report(Severity::Warning, "resynced", message, None);
-                // The unread blocks are known after a restart, too.
+                // Saved now: the unread blocks must be known after a restart.
                 let manager = Arc::clone(self);
                 tasks::spawn(async move { manager.inventory.save_or_warn() });
             }
@@ -167,9 +167,9 @@ impl ArrayManager {
         handle.map(|handle| work(&handle))
     }
 
-    /// Returns true if a member that was dropped, though not by command, is to return when its server responds again:
-    /// not if the server may still execute earlier requests. Some of the disk's connections may find that out later:
-    /// see [`ArrayManager::stays_away`].
+    /// Returns true if a member on a remote disk that has just failed returns automatically once its server responds
+    /// again. It does not if the server may still execute requests from before: they could overwrite what is copied to
+    /// the disk. Some connections of the disk may find that out later: see [`ArrayManager::stays_away`].
     fn returns_automatically(&self, disk: &OpenDisk) -> bool {
         let failed = || self.ring.leaf_stats(disk.leaf).is_some_and(|stats| stats.errors > 0);
         disk.disk.is_remote() && disk.disk.has_no_pending_effects() && (disk.disk.loss_reason().is_some() || failed())
@@ -255,7 +255,7 @@ impl ArrayManager {
         active.missing.retain(|slot, _| array.state(*slot) == MemberState::Failed);
         for array_slot in &left {
             if array.state(array_slot.role) == MemberState::Failed {
-                // The next look finds out whether the disk still exists: checking may block.
+                // Not checked here whether the disk still exists, because that may block: `watch_missing` does it.
                 let disk = array_slot.disk.name.clone();
                 let (why, gone) = match active.left_out.contains(&array_slot.role) {
                     true => ("by command".to_owned(), false),
@@ -269,8 +269,9 @@ impl ArrayManager {
     }
 }
 
-/// Records where an array's disks are now. Disks of failed members stay recorded where they were, and disks that are
-/// about to become members as they were recorded before. Returns true if that changed the record.
+/// Records in the tables which disks an array has and in which slots. The disk of a failed member stays recorded under
+/// its former name and slot. Guests (disks that are about to become members) keep the record that they have, if any.
+/// Returns true if anything changed: the caller saves the state file.
 pub(crate) fn record_slots(tables: &mut Tables, uuid: Uuid, name: &str) -> bool {
     // The locations of replicas are recorded with their volume.
     if tables.replicated.contains_key(&uuid) {

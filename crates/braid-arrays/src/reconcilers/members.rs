@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Maximum time for the current user of a disk that is to be added to close it: it may have been a member until just
-/// now.
+/// How long adding a disk waits for its current user to close it: the disk may have been a member until just now, and
+/// is still being closed.
 const RELEASE_MAX: Duration = Duration::from_secs(5);
 
 /// What a newly opened disk becomes in its array.

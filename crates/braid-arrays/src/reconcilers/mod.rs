@@ -49,7 +49,8 @@ const ORDERS_MAX: usize = 16;
 pub struct ReconcilerStart {
     /// The array was stopped cleanly, or is new.
     pub clean: bool,
-    /// Go on if bitmap blocks are damaged on every member.
+    /// Start although the journal cannot be used, or sectors of the bitmap are damaged on every member: see
+    /// [`ReconcilerOptions::force`].
     pub force: bool,
 }
 

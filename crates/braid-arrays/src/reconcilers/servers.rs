@@ -1,8 +1,8 @@
 //! Remote disks that are missing: their servers are tried again, at growing intervals.
 //!
 //! A local disk that reappears is seen in the file system; a server has to be connected to. A member on a remote disk
-//! returns automatically if its state is known. A member that was dropped while its server may still execute writes is
-//! not known: its user has to add it.
+//! returns automatically, unless its server may still have been executing writes when the member was dropped: then its
+//! content is not known, and an administrator has to add it again.
 
 use crate::ArrayManager;
 use crate::reconcilers::missing::MissingDisk;

@@ -85,14 +85,19 @@ impl<M: MetaIo> Recovery<'_, M> {
         let heads = self.heads_on(disk).await?.whole;
         let mut trusted = heads.iter().any(|(own, _)| own.run == head.run);
         for (ahead, _) in heads.iter().filter(|(own, _)| own.generation > head.generation) {
-            // It bears the next head before any member does. A later run with logged batches is different: another copy
-            // of the array has used this disk, and may have overwritten what it held of this run.
+            // A later head alone is no objection: this disk gets each head before the members do, and a crash may come
+            // between. A later run that has batches is: another copy of the array has used this disk, and may have
+            // overwritten batches of this run.
             trusted &= self.ring(disk, ahead).await?.is_empty();
         }
         Ok(trusted.then(|| vec![disk]))
     }
 
-    /// Recovers without the ring.
+    /// Recovers without the ring, whose disk is missing, unreadable or not trusted: after an unclean stop, recomputes
+    /// the parity of all dirty regions; then begins a new run.
+    ///
+    /// # Errors
+    /// [`LifecycleError::JournalLost`] after an unclean stop if a slot has no member in sync, unless `force`.
     pub(super) async fn complete_without_ring(
         &self,
         head: &JournalHead,
@@ -114,8 +119,8 @@ impl<M: MetaIo> Recovery<'_, M> {
         Ok(JournalStart { resynced, newly_lost: lost_now, disk_lost: true, ..JournalStart::new(head, lost) })
     }
 
-    /// Begins a new run; on the members if the disk fails only now: its content is in place, and must not be required
-    /// again.
+    /// Begins a new run. If the disk of the journal fails during this, begins the run on the members instead: what the
+    /// disk held is in place already, so that the recovery must not be repeated without it.
     pub(super) async fn begin_with_fallback(
         &self,
         head: &JournalHead,

@@ -125,9 +125,10 @@ impl<M: MetaIo> Recovery<'_, M> {
         Ok(Found { batches: Some(batches), unread_blocks, doubt })
     }
 
-    /// Returns whether a further batch may have been acknowledged. Such a batch was on one member more than the losses
-    /// tolerated: if the members that are not in sync, and those that cannot read its possible location, are fewer than
-    /// that, it would have been found.
+    /// Returns the number of a further batch that may have been acknowledged and cannot be read, and how many members
+    /// cannot read where it may be. An acknowledged batch is on one member more than the array tolerates losses. So
+    /// there is no doubt if the slots without a member in sync, and the members that cannot read the possible
+    /// locations, are together no more than the tolerated losses: one copy would have been found.
     fn doubt(&self, findings: &RecoveredBatches, head: &JournalHead, torn: &[Ring]) -> Option<(u64, usize)> {
         let accepted = findings.accepted();
         let last = accepted.clone().next_back().and_then(|last| findings.batch(last));

@@ -156,7 +156,8 @@ pub(in crate::lifecycle) async fn give_newest<M: MetaIo>(
         given = head.generation;
     }
     match &array.run_head {
-        // That members in sync cannot read their heads is handled elsewhere; this member may be the only one left then.
+        // No member in sync could read a head. The next recovery deals with that; it may find this member alone, so
+        // this member gets the head that began the run.
         Some((head, lost)) if given == 0 => write_head(io, &array.label, &[target], head, lost).await,
         _ => Ok(()),
     }
@@ -171,8 +172,9 @@ pub(super) struct Newest {
 }
 
 impl Newest {
-    /// Returns the head for its successor: a head that follows gets a number beyond an unreadable one, and overwrites
-    /// its location.
+    /// Returns the head from which the next one is derived. If an unreadable location may hold a head with the
+    /// generation after this one, the result's generation is two higher: the next head then supersedes the unreadable
+    /// head and overwrites its location.
     pub fn as_predecessor(&self) -> JournalHead {
         JournalHead { generation: self.head.generation + 2 * u64::from(self.doubt), ..self.head }
     }
@@ -191,8 +193,9 @@ impl Heads {
         self.whole.iter().map(|(head, _)| head.generation).max()
     }
 
-    /// Whether a head newer than this one would have been read here if it were on all members. Heads alternate between
-    /// two locations.
+    /// Whether this disk shows that no head newer than `generation` is on all members: both locations were read, or the
+    /// readable one has an older head, so that the unreadable one is where the head `generation` is. Heads alternate
+    /// between two locations.
     fn would_reveal_newer(&self, generation: u64) -> bool {
         self.newest().is_some_and(|newest| !self.unread || newest < generation)
     }
@@ -265,7 +268,8 @@ impl<M: MetaIo> Recovery<'_, M> {
         }
     }
 
-    /// A missing member may have less room, and return: the ring becomes larger only while all members are present.
+    /// Returns the size of the next ring on the members, in blocks. The ring grows only while all members are in sync:
+    /// a missing member that returns may have less room.
     fn next_ring_blocks(&self, before: u64) -> u64 {
         let array: &Array = self.array;
         let common = common_ring(array.targets.iter().map(|t| &t.part.layout));
@@ -290,11 +294,13 @@ impl<M: MetaIo> Recovery<'_, M> {
         };
         let mut generation = head.generation + 1;
         while generation <= ahead {
-            // Never at the location of the members' current head.
+            // Beyond the generation of the journal's disk. In steps of two, because the generation's parity selects the
+            // location: the new head must not overwrite the current head of the members.
             generation += 2;
         }
         let next = JournalHead { generation, run, ring_blocks, stripe_bytes: head.stripe_bytes, ring_on };
-        // Each cell may come to need its own entry.
+        // Lost cells of a stripe share an entry only while the same lines are lost: a later write may give each its
+        // own.
         let cells: usize = lost.iter().map(|row| row.cells().len()).sum();
         if cells > braid_format::journal::LOST_STRIPES_MAX {
             return Err(wrong(format!("{cells} cells of its rows cannot be read, more than it can list")));

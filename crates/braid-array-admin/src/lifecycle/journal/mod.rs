@@ -53,7 +53,7 @@ use braid_engine::{ErrorKind, LeafId, MetaIo};
 pub struct JournalStart {
     /// The run of the batches from now on: the first has the number 1 and is at block 0 of the ring.
     pub run: u64,
-    /// The generation of the head that records the run, on all members.
+    /// The generation of the head that records the run, on all members that are in sync or rebuilding.
     pub generation: u64,
     /// Size of the ring, in blocks.
     pub ring_blocks: u64,
@@ -63,9 +63,10 @@ pub struct JournalStart {
     pub lost: Vec<LostStripe>,
     /// Batches that were accepted.
     pub batches: u64,
-    /// Their entries that were written in place.
+    /// Entries of these batches that were written in place.
     pub replayed: u64,
-    /// Entries that were not, because their stripe was marked later: the writer does not do that.
+    /// Entries that were not written in place, because a later entry marks their stripe: their content was durable in
+    /// place before the mark, or the writer has broken its rules.
     pub skipped: u64,
     /// Stripes whose parity was recomputed.
     pub resynced: u64,
@@ -75,8 +76,8 @@ pub struct JournalStart {
     pub unread_blocks: u64,
     /// Where the ring is.
     pub ring_on: RingLocation,
-    /// The disk of the journal is lost. If the journal held anything that was not in place, the parity of everything
-    /// that was being written was recomputed.
+    /// The ring was on a disk that is missing, has failed or is not trusted. If the content of that disk was not
+    /// recovered before, and the array was not stopped cleanly, the parity of all dirty regions was recomputed.
     pub disk_lost: bool,
 }
 
@@ -142,7 +143,8 @@ pub async fn recover_journal<M: MetaIo>(
         let run = runs.next();
         let error = match Recovery::new(io, array, force).complete(run).await {
             Ok(mut start) => {
-                // It failed after everything was in place.
+                // If the disk of the journal failed, it did so after its content was in place: the ring is on the
+                // members now.
                 start.disk_lost |= start.ring_on == RingLocation::Members && array.give_up_journal().is_some();
                 array.record_run(&start);
                 // Now that the ring is elsewhere, the label may record that.
@@ -152,7 +154,8 @@ pub async fn recover_journal<M: MetaIo>(
             Err(error) => error,
         };
         if array.was_clean && matches!(error, LifecycleError::Journal { .. }) {
-            // Nothing in the journal is needed, and the next attempt must know that too.
+            // Nothing in the journal is needed. The start has removed the clean mark: set it again, so that the next
+            // attempt knows that too.
             array.stop(io).await?;
             return Err(error);
         }
@@ -160,8 +163,8 @@ pub async fn recover_journal<M: MetaIo>(
             continue;
         }
         if is_full(&error) {
-            // It keeps all that it holds, and is readable. Dropping it now would lose its cells of stripes that are
-            // only marked.
+            // A member without space keeps its content and can be read. Dropping it now would lose its cells of stripes
+            // that are only marked.
             return Err(error);
         }
         let failed = match &error {
@@ -348,8 +351,8 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
         });
         for (number, (entry, is_retired)) in entries.enumerate() {
             if is_retired && entry.kind == EntryKind::Mark {
-                // A stripe that was in place when a member was dropped matches its parity: the member's cells can be
-                // computed.
+                // The stripe of a retired mark matches its parity on the members that stayed: the cells of the dropped
+                // member can be computed.
                 continue;
             }
             let cells = self.locate(entry.stripe).map_or(0, |location| location.stripe.data_chunks());

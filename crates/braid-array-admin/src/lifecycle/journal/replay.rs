@@ -125,8 +125,7 @@ impl<'a, M: MetaIo> Recovery<'a, M> {
     }
 }
 
-/// Splits lines into runs: the first line, and how many.
-///
+/// Splits lines (one bit each) into runs of consecutive ones: the first line of each run, and its length in lines.
 fn runs(lines: u16) -> impl Iterator<Item = (u64, u64)> {
     let mut left = u32::from(lines);
     std::iter::from_fn(move || {

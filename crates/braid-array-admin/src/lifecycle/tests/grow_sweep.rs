@@ -31,10 +31,10 @@ enum Act {
     Raid0ByDisks,
     /// A member has become larger.
     ConcatByMember,
-    /// All members have, and there is a further disk.
+    /// All members have become larger, and there is a further disk.
     Raid0ByBoth,
     Raid1,
-    /// To more than one block of the bitmap covers; with a spare that has become larger too.
+    /// To a size that one block of the bitmap does not cover; a spare has become larger too.
     Raid1Far,
     /// Two of three members.
     Raid10,

@@ -50,7 +50,8 @@ pub(super) fn from_bitmap(role: u16, leaf: u32) -> Option<Candidate> {
     })
 }
 
-/// Copied while the array was stopped, which then went on, cleared its bits, and lost the member.
+/// The copy of a member is made while the array is stopped. Then the array serves, clears its bits, and drops the
+/// member.
 fn a_copy_from_before_the_bits_were_cleared() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     run(array.stop(&disks)).unwrap();
@@ -64,7 +65,7 @@ fn a_copy_from_before_the_bits_were_cleared() -> Result<(), String> {
     }
 }
 
-/// Copied while the member had failed; then it came back, and failed again.
+/// The copy of a member is made while the member has failed. Then the member returns, and fails again.
 fn a_copy_from_an_earlier_failure() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     drop_one(&disks, &mut array, 1);
@@ -79,7 +80,8 @@ fn a_copy_from_an_earlier_failure() -> Result<(), String> {
     }
 }
 
-/// Copied while the array was stopped, which served, crashed, and then started without the member.
+/// The copy of a member is made while the array is stopped. Then the array serves, crashes, and starts without the
+/// member.
 fn a_copy_from_before_a_degraded_start() -> Result<(), String> {
     let (disks, mut array) = mirror_of(2);
     run(array.stop(&disks)).unwrap();

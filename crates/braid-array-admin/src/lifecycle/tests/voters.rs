@@ -146,7 +146,8 @@ fn a_member_that_does_not_take_its_promotion_fails_again() {
     run(array.begin_rebuild(&io, 1, new(2), RebuildKind::Full)).unwrap();
     assert_eq!(states(&array), [InSync, BeingFilled]);
     io.refusing.borrow_mut().push(1);
-    // Its disk is the third one here, and bears a label with the promotion when the voters are asked.
+    // The member that is promoted is on the third disk. The voters check the disk with the number of the member, the
+    // second one: it gets a copy of each label of the third.
     disks.copy_disk(LeafId(2), LeafId(1));
     let result = run(array.promote(&Renumbered(&io), 1));
     assert!(matches!(result, Err(LifecycleError::Slot { slot: 1, .. })), "{result:?}");

@@ -214,8 +214,7 @@ fn a_disk_that_is_no_copy_leaves_the_mirror_as_wide_as_it_was() {
     let small = run(array.widen_by(&disks, LeafId(2), id, false));
     assert!(matches!(small, Err(LifecycleError::TooSmall { .. })), "{small:?}");
     assert_eq!((array.label().sequence, array.slots()), (sequence, 2));
-    // It fails at one of its labels.
-    //
+    // The new disk fails while one of its labels is written.
     for step in 0..6 {
         disks.cut_at(None, 0);
         disks.fail(LeafId(3), step, u64::MAX);
