@@ -400,6 +400,6 @@ enum Copied {
     All,
     /// A member failed, or too much is in flight: retry later.
     Again,
-    /// No member could read some of it, or a member failed to write.
+    /// No member could read some of it. A failed write ends as [`Copied::Again`].
     Unreadable,
 }

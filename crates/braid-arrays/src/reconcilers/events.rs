@@ -217,8 +217,8 @@ impl ArrayManager {
             (leaving, changed, grown)
         };
         if grown {
-            // This component knows of no holes. The shards get the larger layout before clients that connect from now
-            // on.
+            // Only the size of an export follows: its block status asks the device. The shards get the larger layout
+            // before clients connect that negotiate the new size.
             let tables = self.inventory.read();
             for export in tables.exports.values().filter(|export| export.saved.array == uuid) {
                 if let ExportCondition::Listening(export) = &export.serving {
