@@ -108,7 +108,7 @@ check() {
 target() { $cargo metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/'; }
 
 in_tree() { (cd "$target/tree" && $cargo "$1" --locked --profile verify --target-dir "$target" "${@:2}"); }
-tests() { in_tree test -p braid-engine -p braid-array-admin --features braid-array-admin/planted --lib --test holes --test volumes "$@"; }
+tests() { in_tree test -p braid-engine -p braid-array-admin --features braid-array-admin/planted --lib --test engine "$@"; }
 
 build() {
     local fresh=$target/tree.new file

@@ -1,15 +1,11 @@
 //! Disks that complete I/O inline: requests to them are carried out, reported once and in order, and leave no state
 //! behind.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::Random;
 use braid_engine::*;
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
-use support::Random;
 
 const LEAVES: usize = 3;
 const LEAF_BYTES: u64 = 1 << 20;

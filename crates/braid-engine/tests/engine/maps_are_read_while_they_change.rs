@@ -1,8 +1,6 @@
 //! One thread changes the map of a volume while two others read it. Every version of a logical extent is a different
 //! arrangement, and a lookup's result identifies its version: it must be right for one version that existed during the
 //! lookup.
-#![allow(clippy::unwrap_used)]
-
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use braid_engine::pool::{BlockLocation, ExtentId, MapWriter, PackedBlock, Piece, Records, Visible, VolumeMap};

@@ -1,11 +1,7 @@
 //! What a request may have to wait for: a range that is held, a region's first write, the kernel.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const MIB: u64 = 1 << 20;
 

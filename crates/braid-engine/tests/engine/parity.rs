@@ -1,21 +1,19 @@
 //! Arrays with parity: random requests to in-memory disks, completed in any order, compared with a plain copy of the
 //! array's bytes.
 
-mod parity {
-    pub mod coalescing;
-    mod holes;
-    mod jobs;
-    mod requests;
-    pub mod rig;
-    pub mod ring_moves;
-    pub mod unreadable;
-}
+pub mod coalescing;
+mod holes;
+mod jobs;
+mod requests;
+pub mod rig;
+pub mod ring_moves;
+pub mod unreadable;
 
 use braid_engine::*;
 use braid_geometry::Level;
-use parity::rig::{BLOCK, Random, Rig, Shape};
-use parity::ring_moves::{JOURNAL, Ring};
-use parity::unreadable::{Expected, some_lost_stripes};
+use rig::{BLOCK, Random, Rig, Shape};
+use ring_moves::{JOURNAL, Ring};
+use unreadable::{Expected, some_lost_stripes};
 
 const SHAPES: &[Shape] = &[
     Shape { level: Level::Raid5, chunk_blocks: 16, blocks: &[64, 64, 64] },

@@ -1,11 +1,7 @@
 //! Parts of jobs that compare the copies of a mirror, and repair them.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const BUF: Buf = Buf { addr: 1 << 20, region: Buf::UNREGISTERED };
 

@@ -1,13 +1,9 @@
 //! Redundant arrays on the data path: regions, members that fail, parts of jobs.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
+use crate::support::*;
 use braid_engine::*;
 use braid_format::Uuid;
 use braid_format::bitmap::{self, BitmapBlock};
-use support::*;
 
 const KIB: u64 = 1024;
 const SIZES: [u64; 3] = [2 << 20; 3];

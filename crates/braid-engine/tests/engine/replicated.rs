@@ -1,13 +1,9 @@
 //! Replicated devices: answers under a lease, and reads of what all members have.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const KIB: u64 = 1024;
 const BOTH: [MemberRole; 2] = [MemberRole::InSync; 2];

@@ -1,12 +1,8 @@
 //! Overlapping writes execute in arrival order, on every level and over all shards: a delayed write of an ended connection never lands after
 //! a later, acknowledged one.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const MIB: u64 = 1 << 20;
 const BLOCK: u64 = 4096;

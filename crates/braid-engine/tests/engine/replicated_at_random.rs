@@ -1,14 +1,10 @@
 //! A replicated device with members that are lost and a lease that expires, at random: whatever a read has returned is
 //! on all members in sync, so that no later read finds an older state.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 24;

@@ -1,12 +1,8 @@
 //! A request is planned through the whole stack in one pass, to the locations that the geometry gives, in few leaf
 //! I/Os.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
+use crate::support::*;
 use braid_engine::*;
-use support::*;
 
 const MIB: u64 = 1 << 20;
 

@@ -5,7 +5,7 @@ use braid_format::journal::LostStripe;
 use braid_geometry::Level;
 
 use super::rig::{BLOCK, Random, Rig, Shape};
-use crate::{SHAPES, seeds};
+use crate::parity::{SHAPES, seeds};
 
 /// A stripe that arrives in pieces costs what it costs in one: nothing is read, and only marks are logged in the
 /// journal.

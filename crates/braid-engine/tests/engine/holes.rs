@@ -1,16 +1,12 @@
 //! A range that is reported as a hole reads as zeros: by the holes of the disks, or by what was ever written.
 
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
-
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::*;
 use braid_engine::allocation::{AllocationRun, extents};
 use braid_engine::*;
 use braid_format::Uuid;
 use braid_geometry::{Geometry, Level, Spec};
-use support::*;
 
 const MIB: u64 = 1 << 20;
 

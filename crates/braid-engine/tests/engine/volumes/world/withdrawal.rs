@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::volumes::rig::{Faults, Random};
-use crate::{add, admin_step, seeds, setup, tell, user_step};
+use crate::volumes::{add, admin_step, seeds, setup, tell, user_step};
 
 impl World {
     /// Withdraws the pool: nothing of it is published any more; I/O in flight continues.

@@ -2,19 +2,17 @@
 //! hang or are dropped, all from a seed; compared with what each block may read as, and with no resources in use at the
 //! end.
 
-mod volumes {
-    pub mod disk;
-    pub mod durable;
-    pub mod oracle;
-    pub mod rig;
-    pub mod world;
-}
+pub mod disk;
+pub mod durable;
+pub mod oracle;
+pub mod rig;
+pub mod world;
 
 use braid_engine::limits::PARTS_MAX;
 use braid_engine::pool::{ExtentId, Pool};
 use braid_engine::{DeviceLease, Flags, Limits, Op, Uuid};
-use volumes::rig::{Faults, Kind, Random};
-use volumes::world::{Setup, World};
+use rig::{Faults, Kind, Random};
+use world::{Setup, World};
 
 fn seeds(few: u64) -> std::ops::Range<u64> {
     let of = |name: &str, or: u64| std::env::var(name).ok().and_then(|v| v.parse().ok()).unwrap_or(or);
