@@ -500,16 +500,11 @@ fn of_array(case: ArrayCase, name: &str, pool: &str) -> Advice {
             "examine its disks with `braid disk examine DISK`",
             &[show, "braid disk examine DISK".to_owned()],
         ),
-        ArrayCase::FailedUnderPool => {
-            let (stop, start) = (format!("braid pool stop {pool}"), format!("braid pool start {pool}"));
-            advice(
-                "The pool on it and its clients get errors. Flushed data is on its disks, which are not changed.",
-                format!(
-                    "reattach its disks, then start both again, first the array: {stop}, then {assemble}, then {start}"
-                ),
-                &[show, stop, assemble, start],
-            )
-        }
+        ArrayCase::FailedUnderPool => advice(
+            "The pool on it and its clients get errors. Flushed data is on its disks, which are not changed.",
+            format!("reattach its disks, then restart the daemon, which starts the array and then reopens pool {pool}"),
+            &[show, format!("braid pool show {pool}")],
+        ),
         ArrayCase::Unknown => advice(
             "No object of this name is known on this node.",
             "`braid array list` lists the known arrays; `braid array assemble --disk DISK` scans further disks",
