@@ -10,19 +10,29 @@ export PATH="$PATH:/usr/sbin:/sbin"
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+cpu_times=$(mktemp)
+trap 'rm -f "$log" "$cpu_times"' EXIT
 failed_stages=()
 times=()
 
+# Sets `cpu` to the CPU seconds of all ended children.
+read_cpu() {
+    times >"$cpu_times"
+    cpu=$(awk 'NR == 2 { gsub(/[ms]/, " "); print int($1 * 60 + $2 + $3 * 60 + $4) }' "$cpu_times")
+}
+
 stage() { # name, budget in seconds, command…
-    local name=$1 budget=$2 started=$SECONDS
+    local name=$1 budget=$2 started=$SECONDS cpu cpu_before
+    read_cpu
+    cpu_before=$cpu
     shift 2
     echo "== $name"
     if ! "$@" 2>&1 | tee -a "$log"; then
         failed_stages+=("$name")
         echo "== $name FAILED"
     fi
-    times+=("$(printf '%-12s %4d s of %4d' "$name" $((SECONDS - started)) "$budget")")
+    read_cpu
+    times+=("$(printf '%-12s %4d s of %4d, %4d s of CPU' "$name" $((SECONDS - started)) "$budget" $((cpu - cpu_before)))")
 }
 
 # Without the tools, the end-to-end tests would all fail one by one: better to stop with the one reason.
