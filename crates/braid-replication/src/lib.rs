@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod manager;
+mod offered;
 mod replicas;
 mod replicated;
 

@@ -1,6 +1,6 @@
 //! The manager of replication: what it consists of.
 
-use crate::replicas::offered::OfferedSnapshot;
+use crate::offered::OfferedSnapshot;
 use crate::replicated::Replicated;
 use braid_arrays::ArrayManager;
 use braid_cluster::Nodes;

@@ -9,7 +9,7 @@ mod close;
 mod create;
 mod listen;
 mod local;
-pub(crate) mod offered;
+mod offer;
 mod open;
 mod rollback;
 mod snapshots;

@@ -2,7 +2,7 @@
 //! controller is done.
 
 use crate::ReplicationManager;
-use crate::replicas::offered::SnapshotReaders;
+use crate::offered::SnapshotReaders;
 use crate::replicas::{fenced, invalid, uuid_of};
 use braid_api::{ChangeReplica, ErrorDetail, Kind, Replica, ReplicaChange, ReplicaSnapshotList};
 use braid_inventory::ReplicaCondition;
