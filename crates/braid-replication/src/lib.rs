@@ -12,6 +12,7 @@ mod manager;
 mod offered;
 mod replicas;
 mod replicated;
+mod voters;
 
 pub use manager::ReplicationManager;
 pub use replicas::REQUEST_MAX;

@@ -6,9 +6,8 @@
 
 use crate::ReplicationManager;
 use crate::replicated::serve::AttachedVolume;
-use crate::replicated::transport::NodeTransport;
-use crate::replicated::voters::{VoterError, VoterTransport};
-use crate::replicated::{VolumeVoters, messages};
+use crate::voters::{VolumeVoters, messages};
+use crate::voters::{VoterError, VoterTransport};
 use braid_api::{ErrorDetail, Kind};
 use braid_array_admin::reconciler::Order;
 use braid_engine::replica::{LEASE_NS, VoterId, VoterRequest};
@@ -101,7 +100,7 @@ impl ReplicationManager {
         }
         // It got no request so far: the settled vote is the first one that it receives.
         let Some(vote) = voters.settled() else { return ExcludedState::Unreachable };
-        let transport = NodeTransport { manager: Arc::downgrade(self), volume: volume.uuid };
+        let transport = self.transport_to(volume.uuid);
         for ask in [
             VoterRequest::Raise { epoch, controller },
             VoterRequest::Cast { epoch, controller, vote, boot: Uuid::nil() },

@@ -2,7 +2,7 @@
 
 use crate::ReplicationManager;
 use crate::replicated::serve::AttachedVolume;
-use crate::replicated::voters::VotersStatus;
+use crate::voters::VotersStatus;
 use braid_advice::{self as advice, Case, ObjectNames, ReplicaOfServed, VolumeCase};
 use braid_api::{Attention, DiskState};
 use braid_arrays::Lacking;

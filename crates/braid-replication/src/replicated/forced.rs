@@ -14,9 +14,9 @@
 
 use crate::ReplicationManager;
 use crate::replicated::incomplete::refuse_incomplete;
-use crate::replicated::transport::NodeTransport;
-use crate::replicated::voters::VoterGroup;
-use crate::replicated::{VolumeVoters, messages};
+use crate::voters::VoterGroup;
+use crate::voters::transport::NodeTransport;
+use crate::voters::{VolumeVoters, messages};
 use braid_api::{ErrorDetail, ForcedOpening, Kind, Replica};
 use braid_engine::replica::{self, ForceRefusal, Forecast, LEASE_NS, Opening, VoterConfig, VoterId, forecast};
 use braid_inventory::SavedReplicated;

@@ -4,9 +4,11 @@
 //! an opening with it asks more voters than necessary, and learns the valid membership from them.
 
 use crate::ReplicationManager;
-use crate::replicated::VolumeVoters;
-use crate::replicated::probe::RegistersRead;
+use crate::voters::VolumeVoters;
+use crate::voters::probe::RegistersRead;
+use crate::voters::transport::{NodeTransport, VoterDirectory};
 use braid_api::{Replica, ReplicaLocation, ReplicaMembership, ReplicaRegister};
+use braid_engine::DeviceId;
 use braid_engine::replica::{self, VoterConfig, VoterId};
 use braid_inventory::{SavedReplicated, SavedVoter, membership_of, show_membership};
 use futures_util::future::join_all;
@@ -20,41 +22,9 @@ use uuid::Uuid;
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(5);
 
 impl ReplicationManager {
-    /// Takes over the locations of the voters from a reply, with their version and the membership of the replying
-    /// voter's vote. An opening in progress learns at once which voters are elsewhere than assumed, before it sends any
-    /// further request.
-    pub(crate) fn learn_locations(
-        &self,
-        uuid: Uuid,
-        version: u64,
-        locations: &[ReplicaLocation],
-        vote: Option<&ReplicaMembership>,
-    ) {
-        let mut tables = self.inventory.write();
-        let Some(volume) = tables.replicated.get_mut(&uuid) else { return };
-        if version <= volume.membership.version || locations.is_empty() {
-            return;
-        }
-        let voters = SavedVoter::from_locations(locations);
-        let relocated = relocated_voters(&volume.voters, &voters);
-        let bit = |(number, voter): (&u8, &SavedVoter), of_data: bool| {
-            if voter.pool.is_some() || !of_data { 1u16.checked_shl(u32::from(*number)).unwrap_or(0) } else { 0 }
-        };
-        let voted = vote.filter(|vote| {
-            vote.version == version && membership_of(vote).all().iter().all(|voter| voters.contains_key(&voter.0))
-        });
-        // A membership that was never voted for: every voter that it names is asked.
-        volume.membership = voted.copied().unwrap_or_else(|| ReplicaMembership {
-            version,
-            voters: voters.iter().fold(0, |bits, voter| bits | bit(voter, false)),
-            previous_voters: 0,
-            replicas: voters.iter().fold(0, |bits, voter| bits | bit(voter, true)),
-            extra_replicas: volume.membership.extra_replicas,
-        });
-        volume.voters = voters;
-        if let Some(group) = self.voters_of(uuid) {
-            group.relocated(relocated);
-        }
+    /// Returns the transport to the voters of a volume.
+    pub(crate) fn transport_to(&self, volume: Uuid) -> NodeTransport {
+        NodeTransport::new(self.weak_self.clone(), &self.nodes, &self.ring, volume)
     }
 
     /// Asks all nodes for the locations of a volume's voters. Returns the replica of each node, by the node's name.
@@ -140,6 +110,52 @@ impl ReplicationManager {
             volume.membership = show_membership(membership);
         }
         Some(volume.clone())
+    }
+}
+
+impl VoterDirectory for ReplicationManager {
+    fn known_volume(&self, volume: Uuid) -> Option<SavedReplicated> {
+        self.inventory.read().replicated.get(&volume).cloned()
+    }
+
+    fn served_device(&self, volume: Uuid) -> Option<DeviceId> {
+        self.inventory.read().arrays.get(&volume).and_then(|entry| Some(entry.active()?.device))
+    }
+
+    /// An opening in progress learns at once, under the lock of the tables, which voters are elsewhere than assumed:
+    /// before any task of it looks up a new location.
+    fn learn_locations(
+        &self,
+        uuid: Uuid,
+        version: u64,
+        locations: &[ReplicaLocation],
+        vote: Option<&ReplicaMembership>,
+    ) {
+        let mut tables = self.inventory.write();
+        let Some(volume) = tables.replicated.get_mut(&uuid) else { return };
+        if version <= volume.membership.version || locations.is_empty() {
+            return;
+        }
+        let voters = SavedVoter::from_locations(locations);
+        let relocated = relocated_voters(&volume.voters, &voters);
+        let bit = |(number, voter): (&u8, &SavedVoter), of_data: bool| {
+            if voter.pool.is_some() || !of_data { 1u16.checked_shl(u32::from(*number)).unwrap_or(0) } else { 0 }
+        };
+        let voted = vote.filter(|vote| {
+            vote.version == version && membership_of(vote).all().iter().all(|voter| voters.contains_key(&voter.0))
+        });
+        // A membership that was never voted for: every voter that it names is asked.
+        volume.membership = voted.copied().unwrap_or_else(|| ReplicaMembership {
+            version,
+            voters: voters.iter().fold(0, |bits, voter| bits | bit(voter, false)),
+            previous_voters: 0,
+            replicas: voters.iter().fold(0, |bits, voter| bits | bit(voter, true)),
+            extra_replicas: volume.membership.extra_replicas,
+        });
+        volume.voters = voters;
+        if let Some(group) = self.voters_of(uuid) {
+            group.relocated(relocated);
+        }
     }
 }
 

@@ -1,15 +1,14 @@
 //! Replicated volumes, on the side of the node that serves them: their controller.
 //!
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`). Each of these nodes also has
-//! a voter (`voters`, `transport`, `messages`), and the votes say which replicas are in sync. The mirror itself is an
-//! array like any other; its metadata goes through `meta`, which asks the voters. `probe` finds out whether this node
-//! is to open the volume again. `attach` attaches it, `forced` with too few of its voters, and `excluded` follows up
-//! the voters that were excluded then. `serve` opens the volume and reconciles it while it is served; `rejoin` and
-//! `copy` bring replicas back. `create` makes the volume, `incomplete` removes one whose creation was interrupted,
-//! `deleted` forgets one that another node has deleted, `view` shows it. `membership` adds and removes voters, and
-//! `locations` keeps track of their nodes. `findings` says what is wrong with it and what to do, `cluster` asks all
-//! nodes which of them serves each volume, and `unserved` reports those that no node serves. `snapshots` takes its
-//! snapshots on all replicas, and `rollback` rolls it back to one.
+//! a voter, and the votes say which replicas are in sync (`voters` of the crate). The mirror itself is an array like any
+//! other; its labels change only once the voters agree. `attach` attaches a volume, `forced` with too few of its voters,
+//! and `excluded` follows up the voters that were excluded then. `serve` opens the volume and reconciles it while it is
+//! served; `rejoin` and `copy` bring replicas back. `create` makes the volume, `incomplete` removes one whose creation
+//! was interrupted, `deleted` forgets one that another node has deleted, `view` shows it. `membership` adds and removes
+//! voters, and `locations` keeps track of their nodes. `findings` says what is wrong with it and what to do, `cluster`
+//! asks all nodes which of them serves each volume, and `unserved` reports those that no node serves. `snapshots` takes
+//! its snapshots on all replicas, and `rollback` rolls it back to one.
 
 mod array;
 mod attach;
@@ -23,34 +22,23 @@ mod forced;
 mod incomplete;
 mod locations;
 mod membership;
-mod messages;
-mod meta;
 mod outcome;
-mod probe;
 mod reach;
 mod rejoin;
 mod rollback;
 mod serve;
 mod snapshots;
 mod sources;
-mod transport;
 mod unserved;
 mod view;
-mod voters;
-#[cfg(test)]
-mod voters_tests;
 
 use crate::ReplicationManager;
 use crate::replicated::serve::AttachedVolume;
-use crate::replicated::transport::NodeTransport;
-use crate::replicated::voters::VoterGroup;
+use crate::voters::VolumeVoters;
 use braid_arrays::Votes;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
-
-/// The voters of one volume.
-pub(crate) type VolumeVoters = VoterGroup<NodeTransport>;
 
 /// The volumes that this node serves or is about to serve.
 #[derive(Default)]

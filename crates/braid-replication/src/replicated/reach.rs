@@ -1,7 +1,7 @@
 //! Opens replicas as disks: their location, and the terms of their sessions.
 
 use crate::ReplicationManager;
-use crate::replicated::VolumeVoters;
+use crate::voters::VolumeVoters;
 use braid_advice::errors::ring_error;
 use braid_api::{ErrorDetail, Kind, replica_export, snapshot_export};
 use braid_engine::replica::VoterId;

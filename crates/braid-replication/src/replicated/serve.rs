@@ -13,11 +13,11 @@
 //! it again when it reconnects.
 
 use crate::ReplicationManager;
-use crate::replicated::VolumeVoters;
 use crate::replicated::forced::ForcedAttach;
-use crate::replicated::probe::{ProbeOutcome, RegistersRead, probe};
-use crate::replicated::transport::NodeTransport;
-use crate::replicated::voters::VoterGroup;
+use crate::voters::VolumeVoters;
+use crate::voters::VoterGroup;
+use crate::voters::probe::{ProbeOutcome, RegistersRead, probe};
+use crate::voters::transport::NodeTransport;
 use braid_api::{ErrorDetail, Kind};
 use braid_arrays::{DeactivatedArray, EndedArray, ReconcilerStart, VotedMeta};
 use braid_engine::replica::{self, VoterId};
@@ -365,7 +365,7 @@ impl ReplicationManager {
             Ok(lineage) => lineage,
             Err(error) => return EpochEnd::Reopen(error.message),
         };
-        let transport = NodeTransport { manager: Arc::downgrade(self), volume: uuid };
+        let transport = self.transport_to(uuid);
         // Once: later openings go by the votes again.
         let forced = attached.forced.lock().unwrap_or_else(PoisonError::into_inner).take();
         let above = match forced {

@@ -13,9 +13,9 @@
 //! have.
 
 use crate::ReplicationManager;
-use crate::replicated::VolumeVoters;
 use crate::replicated::outcome::{SnapshotLists, SnapshotOutcome, SnapshotState, change_for};
 use crate::replicated::serve::AttachedVolume;
+use crate::voters::VolumeVoters;
 use braid_api::{
     ChangeReplica, CreateReplicated, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList,
     ReplicatedVolume, Snapshot, SnapshotConsistency, SnapshotList, SnapshotReplica,

@@ -3,9 +3,19 @@
 //! What follows from the replies is decided by the engine ([`braid_engine::replica`]); this module decides which
 //! requests are sent when, and what waits for what. The array on the replicas asks [`VoterGroup::agree`] which replicas
 //! are in sync. When [`VoterGroup::lease`] has expired, the shards hold their completions back.
+//!
+//! `transport` sends the requests over the nodes' API, in the words of `messages`. `votes` gives the array access to the
+//! votes. `probe` finds out whether this node may open a volume again.
 
+pub(crate) mod messages;
+pub(crate) mod probe;
+#[cfg(test)]
+mod tests;
+pub(crate) mod transport;
 mod turn;
+mod votes;
 
+use crate::voters::transport::NodeTransport;
 use braid_engine::DeviceLease;
 use braid_engine::replica::{
     Lease, Membership, MembershipAction, Opening, OpeningStep, VOTERS_MAX, Vote, VoterConfig, VoterId, VoterRefusal,
@@ -42,6 +52,9 @@ pub(crate) enum VoterError {
     /// It cannot be reached, or cannot guarantee anything; why.
     Unreachable(String),
 }
+
+/// The voters of one volume, on their nodes.
+pub(crate) type VolumeVoters = VoterGroup<NodeTransport>;
 
 /// Sends requests to voters.
 pub(crate) trait VoterTransport: Send + Sync + 'static {

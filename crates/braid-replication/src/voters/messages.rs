@@ -1,6 +1,6 @@
 //! Converts requests to voters and their replies between the engine's types and the API's.
 
-use crate::replicated::voters::VoterError;
+use crate::voters::VoterError;
 use braid_api::{ErrorDetail, ReplicaLocation, ReplicaRegister, ReplicaReply, ReplicaRequest, ReplicaVote};
 use braid_engine::replica::{Register, Vote, VoterRefusal, VoterReply, VoterRequest, Voters};
 use braid_format::limits::{COUNTER_MAX, EPOCH_MAX};

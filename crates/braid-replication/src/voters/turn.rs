@@ -1,6 +1,6 @@
 //! One turn of a voter: which request it gets next, and what follows from its reply.
 
-use crate::replicated::voters::{
+use crate::voters::{
     HEARTBEAT_INTERVAL, REFUSALS_MAX, REPLY_MAX, RETRY_DELAY, VoterError, VoterGroup, VoterGroupState, VoterPhase,
     VoterTransport, lease_until,
 };

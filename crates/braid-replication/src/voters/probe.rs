@@ -8,7 +8,7 @@
 //! two controllers never write. The outcome decides whether this node tries to open the volume at all: it must not take
 //! back a volume that another node has taken, and must not abandon one that no other controller has opened.
 
-use crate::replicated::voters::{VoterError, VoterTransport};
+use crate::voters::{VoterError, VoterTransport};
 use braid_engine::replica::{Quorums, VoterConfig, VoterId, VoterRefusal, VoterRequest, Voters};
 use futures_util::future::join_all;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! The votes of a replicated volume, as its array asks for them.
 
-use super::VolumeVoters;
-use super::voters::VoterGroup;
+use crate::voters::{VolumeVoters, VoterGroup};
 use braid_arrays::Votes;
 use braid_engine::replica::VoterId;
 use braid_engine::{DeviceLease, ErrorKind, LeafError};

@@ -1,8 +1,8 @@
 //! Tests of the voters as their controller sees them: votes, leases, epochs and changes of the membership, with voters
 //! in memory.
 
-use crate::replicated::probe::{ProbeOutcome, RegistersRead, probe};
-use crate::replicated::voters::{ControllerFenced, VoterError, VoterGroup, VoterTransport};
+use crate::voters::probe::{ProbeOutcome, RegistersRead, probe};
+use crate::voters::{ControllerFenced, VoterError, VoterGroup, VoterTransport};
 use braid_engine::DeviceLease;
 use braid_engine::replica::{
     Fence, FenceAction, LEASE_NS, OPEN_WAIT_NS, Register, Vote, VoterConfig, VoterId, VoterReply, VoterRequest, Voters,
