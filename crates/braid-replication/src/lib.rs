@@ -8,10 +8,12 @@
 
 #![forbid(unsafe_code)]
 
+mod attached;
 mod manager;
 mod offered;
 mod replicas;
 mod replicated;
+mod volumes;
 mod voters;
 
 pub use manager::ReplicationManager;

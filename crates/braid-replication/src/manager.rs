@@ -1,7 +1,7 @@
 //! The manager of replication: what it consists of.
 
 use crate::offered::OfferedSnapshot;
-use crate::replicated::Replicated;
+use crate::volumes::ReplicatedVolumes;
 use braid_arrays::ArrayManager;
 use braid_cluster::Nodes;
 use braid_export::ExportTable;
@@ -32,7 +32,7 @@ pub struct ReplicationManager {
     /// The task that accepts the controllers' connections.
     pub(crate) replica_accept_task: Mutex<Option<tokio::task::AbortHandle>>,
     /// Replicated volumes that this node serves.
-    pub(crate) replicated: Replicated,
+    pub(crate) replicated: ReplicatedVolumes,
 }
 
 impl ReplicationManager {
@@ -57,7 +57,7 @@ impl ReplicationManager {
             replica_exports: Arc::default(),
             offered_snapshots: Mutex::default(),
             replica_accept_task: Mutex::default(),
-            replicated: Replicated::default(),
+            replicated: ReplicatedVolumes::default(),
         })
     }
 }

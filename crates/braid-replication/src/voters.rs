@@ -7,6 +7,7 @@
 //! `transport` sends the requests over the nodes' API, in the words of `messages`. `votes` gives the array access to the
 //! votes. `probe` finds out whether this node may open a volume again.
 
+pub(crate) mod forced;
 pub(crate) mod messages;
 pub(crate) mod probe;
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Attaches replicated volumes to this node.
 
 use crate::ReplicationManager;
-use crate::replicated::forced::ForcedAttach;
 use crate::replicated::incomplete::refuse_incomplete;
+use crate::voters::forced::ForcedAttach;
 use braid_api::{ErrorDetail, Kind, ReplicatedVolume};
 use braid_engine::replica::VoterId;
 use braid_inventory::{SavedReplicated, random_uuid};

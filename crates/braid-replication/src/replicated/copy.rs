@@ -11,10 +11,11 @@
 //! in which it differs from the others.
 
 use crate::ReplicationManager;
+use crate::attached::AttachedVolume;
+use crate::attached::ServedVolume;
 use crate::replicated::create::head_and_tail_bytes;
 use crate::replicated::outcome::{SnapshotOutcome, SnapshotState};
-use crate::replicated::serve::AttachedVolume;
-use crate::replicated::snapshots::{CHANGE_MAX, ServedVolume};
+use crate::replicated::snapshots::CHANGE_MAX;
 use crate::replicated::sources::{MissingSnapshot, OpenSource, not_served};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_array_admin::reconciler::Order;

@@ -1,8 +1,8 @@
 //! Creates, detaches and deletes replicated volumes.
 
 use crate::ReplicationManager;
+use crate::attached::AttachedVolume;
 use crate::replicated::incomplete::RemovalOutcome;
-use crate::replicated::serve::AttachedVolume;
 use braid_advice::{self as advice, Case, ObjectNames, VolumeCase};
 use braid_api::limits::{REPLICAS_MAX, VOLUME_BLOCK_BYTES, VOLUME_SECTOR_BYTES};
 use braid_api::{
@@ -377,7 +377,7 @@ impl ReplicationManager {
         loop {
             let serves = self.inventory.read().arrays.get(&uuid).is_some_and(|entry| entry.active().is_some());
             if serves && !attached.has_ended() {
-                attached.wait_carried(until).await;
+                let _ = tokio::time::timeout_at(until, attached.carried()).await;
                 return self.replicated_volume(&uuid.to_string());
             }
             let over = tokio::time::Instant::now() >= until;

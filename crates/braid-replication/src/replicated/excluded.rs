@@ -5,7 +5,7 @@
 //! is removed automatically, and a live controller is not cut off: both are reported where the volume is served.
 
 use crate::ReplicationManager;
-use crate::replicated::serve::AttachedVolume;
+use crate::attached::AttachedVolume;
 use crate::voters::{VolumeVoters, messages};
 use crate::voters::{VoterError, VoterTransport};
 use braid_api::{ErrorDetail, Kind};

@@ -1,7 +1,7 @@
 //! What to report about a replicated volume and its replicas, with the case that selects the advice.
 
 use crate::ReplicationManager;
-use crate::replicated::serve::AttachedVolume;
+use crate::attached::AttachedVolume;
 use crate::voters::VotersStatus;
 use braid_advice::{self as advice, Case, ObjectNames, ReplicaOfServed, VolumeCase};
 use braid_api::{Attention, DiskState};

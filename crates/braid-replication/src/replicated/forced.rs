@@ -14,16 +14,13 @@
 
 use crate::ReplicationManager;
 use crate::replicated::incomplete::refuse_incomplete;
-use crate::voters::VoterGroup;
-use crate::voters::transport::NodeTransport;
-use crate::voters::{VolumeVoters, messages};
+use crate::voters::messages;
 use braid_api::{ErrorDetail, ForcedOpening, Kind, Replica};
-use braid_engine::replica::{self, ForceRefusal, Forecast, LEASE_NS, Opening, VoterConfig, VoterId, forecast};
+use braid_engine::replica::{self, ForceRefusal, Forecast, LEASE_NS, VoterId, forecast};
 use braid_inventory::SavedReplicated;
 use futures_util::future::join_all;
 use hyper::Method;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -33,21 +30,6 @@ const RECHECK_DELAY: Duration = Duration::from_millis(500);
 
 /// Time for which a voter's reply contributes to a lease.
 const LEASE: Duration = Duration::from_nanos(LEASE_NS);
-
-/// The voters that open a volume by force, and no others.
-pub(crate) struct ForcedAttach {
-    pub(crate) known: VoterConfig,
-    pub(crate) agreed: Forecast,
-}
-
-impl ForcedAttach {
-    /// Begins to send them requests. `None`: there is no epoch that is high enough.
-    pub(crate) fn begin(&self, transport: NodeTransport, controller: Uuid, lineage: u64) -> Option<Arc<VolumeVoters>> {
-        let opening = Opening::new(self.known, controller, lineage);
-        let opening = opening.forced(&self.agreed, (lineage >> 32) as u32)?;
-        Some(VoterGroup::begin_with(transport, opening, self.agreed.present, (controller, lineage), true))
-    }
-}
 
 /// The registers of the voters that reply, by number.
 type VoterRegisters = BTreeMap<u8, (Replica, replica::Register, Uuid)>;

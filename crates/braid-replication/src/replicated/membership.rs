@@ -14,9 +14,10 @@
 //! | it is removed on its node; while that does not reply, this is retried as long as the volume is served here | it stays there |
 
 use crate::ReplicationManager;
+use crate::attached::ServedVolume;
 use crate::replicated::copy::CopyInterrupt;
 use crate::replicated::excluded::excluded_on;
-use crate::replicated::snapshots::{CHANGE_MAX, ServedVolume};
+use crate::replicated::snapshots::CHANGE_MAX;
 use braid_api::limits::REPLICAS_MAX;
 use braid_api::{AddVoter, ErrorDetail, Kind, PoolState, Replica, ReplicaChange, ReplicatedVolume};
 use braid_array_admin::reconciler::Order;

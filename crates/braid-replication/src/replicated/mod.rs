@@ -33,30 +33,10 @@ mod unserved;
 mod view;
 
 use crate::ReplicationManager;
-use crate::replicated::serve::AttachedVolume;
 use crate::voters::VolumeVoters;
 use braid_arrays::Votes;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use uuid::Uuid;
-
-/// The volumes that this node serves or is about to serve.
-#[derive(Default)]
-pub(crate) struct Replicated {
-    served: Mutex<BTreeMap<Uuid, Arc<AttachedVolume>>>,
-    /// Serialises attachments, detachments and deletions.
-    change_lock: tokio::sync::Mutex<()>,
-    /// By volume that this node does not serve: the numbers of the voters of which their nodes have nothing.
-    missing_voters: Mutex<BTreeMap<Uuid, Vec<u8>>>,
-    /// What was found about volumes that other nodes serve, or none.
-    found: Mutex<unserved::FoundVolumes>,
-}
-
-impl Replicated {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<Uuid, Arc<AttachedVolume>>> {
-        self.served.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl ReplicationManager {
     /// Returns the votes of an array whose members are replicas, as long as it is served or about to be.

@@ -2,9 +2,9 @@
 //! they lack are copied first.
 
 use crate::ReplicationManager;
+use crate::attached::AttachedVolume;
+use crate::attached::ServedVolume;
 use crate::replicated::copy::CopyResult;
-use crate::replicated::serve::AttachedVolume;
-use crate::replicated::snapshots::ServedVolume;
 use crate::voters::VolumeVoters;
 use braid_api::{ErrorDetail, Kind};
 use braid_array_admin::lifecycle::{RebuildKind, RebuildTarget};

@@ -10,8 +10,8 @@
 //! So no discarded write comes back from another replica, whenever this is interrupted.
 
 use crate::ReplicationManager;
-use crate::replicated::serve::{AttachedVolume, Rollback};
-use crate::replicated::snapshots::{CHANGE_MAX, ServedVolume};
+use crate::attached::{AttachedVolume, Rollback, ServedVolume};
+use crate::replicated::snapshots::CHANGE_MAX;
 use crate::voters::VolumeVoters;
 use braid_api::{ErrorDetail, Kind, ReplicaChange, ReplicatedVolume, Volume};
 use braid_array_admin::reconciler::Order;

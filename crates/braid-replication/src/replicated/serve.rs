@@ -13,9 +13,10 @@
 //! it again when it reconnects.
 
 use crate::ReplicationManager;
-use crate::replicated::forced::ForcedAttach;
+use crate::attached::AttachedVolume;
 use crate::voters::VolumeVoters;
 use crate::voters::VoterGroup;
+use crate::voters::forced::ForcedAttach;
 use crate::voters::probe::{ProbeOutcome, RegistersRead, probe};
 use crate::voters::transport::NodeTransport;
 use braid_api::{ErrorDetail, Kind};
@@ -26,10 +27,8 @@ use braid_inventory::{ArrayCondition, OpenDisk, SavedReplicated, random};
 use braid_tasks as tasks;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -67,58 +66,6 @@ const REJOIN_DELAY_MIN: Duration = Duration::from_secs(1);
 
 const REJOIN_DELAY_MAX: Duration = Duration::from_secs(60);
 
-/// A rollback that is to be done at an opening.
-pub(crate) struct Rollback {
-    /// The only replica that holds everything.
-    pub(crate) slot: u16,
-    /// The identity of the snapshot.
-    pub(crate) snapshot: String,
-    /// Notified of the outcome.
-    pub(crate) sender: oneshot::Sender<Result<(), ErrorDetail>>,
-}
-
-/// A volume that this node serves, or tries to.
-pub(crate) struct AttachedVolume {
-    voters: Mutex<Option<Arc<VolumeVoters>>>,
-    /// Set to end it.
-    end: watch::Sender<bool>,
-    /// It has ended.
-    ended: watch::Sender<bool>,
-    /// The pool on it was opened, there is none, or it cannot be opened.
-    carried: watch::Sender<bool>,
-    /// The last session that was begun.
-    session: AtomicU64,
-    /// The boots under which replicas were last admitted, by number.
-    boots: Mutex<BTreeMap<u8, Uuid>>,
-    /// Why it is not served, in one sentence.
-    fault: Mutex<Option<String>>,
-    /// The session in which each replica was last opened, by its number.
-    sessions: Mutex<BTreeMap<u16, u64>>,
-    /// Held by every task that changes its snapshots.
-    pub(crate) snapshot_lock: tokio::sync::Mutex<()>,
-    /// Held for reading by tasks that take a replica back, for writing by a rollback.
-    pub(crate) rejoin_lock: tokio::sync::RwLock<()>,
-    /// A rollback that is to be done at the next opening, before any replica has a connection.
-    pub(crate) rollback: Mutex<Option<Rollback>>,
-    pub(crate) rollback_requested: tokio::sync::Notify,
-    /// The voters of the first opening if it is forced; no others are asked.
-    forced: Mutex<Option<ForcedAttach>>,
-    /// What to report about excluded voters, one sentence each.
-    excluded: Mutex<Vec<String>>,
-    /// A voter was added, whose replica need not wait for the next reconciliation.
-    pub(crate) voter_added: tokio::sync::Notify,
-    /// Some snapshots may exist on some replicas only, and no task is about to decide about them.
-    unsettled: AtomicBool,
-    /// Held by every task that changes the membership.
-    pub(crate) membership_lock: tokio::sync::Mutex<()>,
-    /// The replica that is to be removed.
-    removing: Mutex<Option<u16>>,
-    /// Number of tasks that wait for the end of a copy of snapshots.
-    pub(crate) copy_interrupts: AtomicU32,
-    /// Number of snapshots, as far as it is known.
-    snapshot_count: Mutex<Option<u64>>,
-}
-
 /// How one epoch of serving ended.
 enum EpochEnd {
     /// The user ended it.
@@ -129,105 +76,6 @@ enum EpochEnd {
     RolledBack,
     /// The volume is to be opened anew.
     Reopen(String),
-}
-
-impl AttachedVolume {
-    pub(crate) fn voters(&self) -> Option<Arc<VolumeVoters>> {
-        self.voters.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set_voters(&self, voters: Option<Arc<VolumeVoters>>) {
-        *self.voters.lock().unwrap_or_else(PoisonError::into_inner) = voters;
-    }
-
-    /// Returns the replica that is to be removed: it is not taken back.
-    pub(crate) fn removing(&self) -> Option<u16> {
-        *self.removing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_removing(&self, removing: Option<u16>) {
-        *self.removing.lock().unwrap_or_else(PoisonError::into_inner) = removing;
-    }
-
-    /// Returns why the volume is not served.
-    pub(crate) fn fault(&self) -> Option<String> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns what to report about excluded voters.
-    pub(crate) fn excluded(&self) -> Vec<String> {
-        self.excluded.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn set_excluded(&self, reports: Vec<String>) {
-        *self.excluded.lock().unwrap_or_else(PoisonError::into_inner) = reports;
-    }
-
-    /// Returns whether it is not served any more.
-    pub(crate) fn has_ended(&self) -> bool {
-        *self.ended.borrow()
-    }
-
-    fn set_fault(&self, fault: Option<String>) {
-        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = fault;
-    }
-
-    /// Returns the session in which a replica was last opened; 0: in none.
-    pub(crate) fn session_of(&self, slot: u16) -> u64 {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).get(&slot).copied().unwrap_or(0)
-    }
-
-    /// Forgets all sessions: in this epoch none was begun yet.
-    pub(crate) fn forget_sessions(&self) {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).clear();
-    }
-
-    pub(crate) fn set_session(&self, slot: u16, session: u64) {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, session);
-    }
-
-    /// Returns whether some snapshot may be undecided.
-    pub(crate) fn is_unsettled(&self) -> bool {
-        self.unsettled.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_unsettled(&self, unsettled: bool) {
-        self.unsettled.store(unsettled, Ordering::Relaxed);
-    }
-
-    /// Returns the number of snapshots, if it is known.
-    pub(crate) fn snapshot_count(&self) -> Option<u64> {
-        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set_snapshots(&self, count: u64) {
-        *self.snapshot_count.lock().unwrap_or_else(PoisonError::into_inner) = Some(count);
-    }
-
-    pub(crate) fn next_session(&self) -> u64 {
-        self.session.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Forgets a removed replica: the next one with its number has nothing of what it had.
-    pub(crate) fn forget_replica(&self, slot: u16) {
-        self.boots().remove(&(slot as u8));
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner).remove(&slot);
-    }
-
-    pub(crate) fn boots(&self) -> MutexGuard<'_, BTreeMap<u8, Uuid>> {
-        self.boots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until the pool on it was opened, if there is one; at most until this time.
-    pub(crate) async fn wait_carried(&self, until: Instant) {
-        let mut carried = self.carried.subscribe();
-        let _ = tokio::time::timeout_at(until, carried.wait_for(|carried| *carried)).await;
-    }
-
-    async fn end_requested(&self) {
-        // Never closed as long as this lives.
-        let _ = self.end.subscribe().wait_for(|end| *end).await;
-    }
 }
 
 impl ReplicationManager {
@@ -244,28 +92,7 @@ impl ReplicationManager {
         new: bool,
         forced: Option<ForcedAttach>,
     ) -> Arc<AttachedVolume> {
-        let attached = Arc::new(AttachedVolume {
-            voters: Mutex::default(),
-            end: watch::Sender::new(false),
-            ended: watch::Sender::new(false),
-            carried: watch::Sender::new(false),
-            session: AtomicU64::new(0),
-            boots: Mutex::default(),
-            fault: Mutex::default(),
-            sessions: Mutex::default(),
-            snapshot_lock: tokio::sync::Mutex::default(),
-            rejoin_lock: tokio::sync::RwLock::default(),
-            rollback: Mutex::default(),
-            rollback_requested: tokio::sync::Notify::new(),
-            forced: Mutex::new(forced),
-            excluded: Mutex::default(),
-            voter_added: tokio::sync::Notify::new(),
-            unsettled: AtomicBool::new(false),
-            membership_lock: tokio::sync::Mutex::default(),
-            copy_interrupts: AtomicU32::new(0),
-            removing: Mutex::default(),
-            snapshot_count: Mutex::default(),
-        });
+        let attached = Arc::new(AttachedVolume::new(forced));
         match self.replicated.all().entry(uuid) {
             // Another task was faster.
             Entry::Occupied(there) => return Arc::clone(there.get()),
@@ -275,7 +102,7 @@ impl ReplicationManager {
         tasks::spawn(async move {
             manager.run_replicated(uuid, &run, new).await;
             manager.replicated.all().remove(&uuid);
-            run.ended.send_replace(true);
+            run.set_ended();
         });
         attached
     }
@@ -294,9 +121,8 @@ impl ReplicationManager {
     /// Ends serving a volume: nothing is in flight on it, and its voters are notified, as far as they can be reached.
     pub(crate) async fn end_replicated(&self, uuid: Uuid) {
         let Some(attached) = self.replicated.all().get(&uuid).cloned() else { return };
-        let mut ended = attached.ended.subscribe();
-        attached.end.send_replace(true);
-        let _ = ended.wait_for(|ended| *ended).await;
+        attached.request_end();
+        attached.wait_ended().await;
     }
 
     /// Ends serving all volumes.
@@ -305,7 +131,7 @@ impl ReplicationManager {
         // They end concurrently.
         all.iter().for_each(|uuid| {
             if let Some(attached) = self.replicated.all().get(uuid) {
-                attached.end.send_replace(true);
+                attached.request_end();
             }
         });
         for uuid in all {
@@ -367,7 +193,7 @@ impl ReplicationManager {
         };
         let transport = self.transport_to(uuid);
         // Once: later openings go by the votes again.
-        let forced = attached.forced.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let forced = attached.take_forced();
         let above = match forced {
             Some(_) => 0,
             None => match self.may_open(uuid, attached, &transport).await {
@@ -420,11 +246,11 @@ impl ReplicationManager {
         }
         attached.set_fault(None);
         let (manager, opening) = (Arc::clone(self), Arc::clone(attached));
-        opening.carried.send_replace(false);
+        opening.set_carried(false);
         // Not waited for: it needs the lease, which may expire at any time.
         tasks::spawn(async move {
             manager.pools.open_pool_on_replicated(uuid).await;
-            opening.carried.send_replace(true);
+            opening.set_carried(true);
         });
         self.inventory.events().info(
             "volume_attached",
@@ -668,8 +494,7 @@ impl ReplicationManager {
         self.pools.silence_pool_on_replicated(volume.uuid).await;
         let (manager, opening, uuid) = (Arc::clone(self), Arc::clone(attached), volume.uuid);
         let mut carried = tasks::spawn(async move {
-            // Never closed as long as it lives.
-            let _ = opening.carried.subscribe().wait_for(|carried| *carried).await;
+            opening.carried().await;
             manager.pools.close_pool_on_replicated(uuid).await;
         });
         if clean && tokio::time::timeout(STOP_MAX, &mut carried).await.is_err() {

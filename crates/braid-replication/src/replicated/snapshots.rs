@@ -13,8 +13,8 @@
 //! have.
 
 use crate::ReplicationManager;
+use crate::attached::{AttachedVolume, ServedVolume};
 use crate::replicated::outcome::{SnapshotLists, SnapshotOutcome, SnapshotState, change_for};
-use crate::replicated::serve::AttachedVolume;
 use crate::voters::VolumeVoters;
 use braid_api::{
     ChangeReplica, CreateReplicated, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList,
@@ -57,23 +57,6 @@ const LATE_MAX: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-
-/// A volume that this node serves.
-pub(crate) struct ServedVolume {
-    pub(crate) volume: SavedReplicated,
-    pub(crate) attached: Arc<AttachedVolume>,
-    pub(crate) voters: Arc<VolumeVoters>,
-}
-
-impl ServedVolume {
-    pub(crate) fn new(
-        volume: &SavedReplicated,
-        attached: &Arc<AttachedVolume>,
-        voters: &Arc<VolumeVoters>,
-    ) -> ServedVolume {
-        ServedVolume { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) }
-    }
-}
 
 impl ReplicationManager {
     /// Takes a snapshot of a replicated volume: of one moment on all replicas.

@@ -7,31 +7,16 @@
 
 use crate::ReplicationManager;
 use crate::replicated::cluster::{CONTROLLER_SILENT_MS, NodeReply, ServiceDecision, VolumeReports};
-use braid_advice::{self as advice, Case, ObjectNames, VolumeCase};
+use crate::volumes::{FoundVolumes, Unserved};
+use braid_advice::{self as advice, Case, ObjectNames};
 use braid_api::{Attention, Service};
 use braid_inventory::{KnownController, Tables};
-use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
 /// Interval between two checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(2);
-
-/// A volume that no node serves, or perhaps none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unserved {
-    case: VolumeCase,
-    message: String,
-}
-
-/// What this node has found out about volumes of other nodes.
-#[derive(Default)]
-pub(crate) struct FoundVolumes {
-    unserved: BTreeMap<Uuid, Unserved>,
-    /// By volume: the controller that the voter on this node had then, and the node that last served the volume.
-    servers: BTreeMap<Uuid, (String, String)>,
-}
 
 /// A voter of this node, and what it knows of its controller.
 struct LocalVoter {
