@@ -15,7 +15,7 @@ use crate::attached::AttachedVolume;
 use crate::attached::ServedVolume;
 use crate::replicated::create::head_and_tail_bytes;
 use crate::replicated::outcome::{SnapshotOutcome, SnapshotState};
-use crate::replicated::snapshots::CHANGE_MAX;
+use crate::replicated::replica_requests::CHANGE_MAX;
 use crate::replicated::sources::{MissingSnapshot, OpenSource, not_served};
 use braid_api::{ErrorDetail, Kind, ReplicaChange};
 use braid_array_admin::reconciler::Order;

@@ -17,7 +17,7 @@ use crate::ReplicationManager;
 use crate::attached::ServedVolume;
 use crate::replicated::copy::CopyInterrupt;
 use crate::replicated::excluded::excluded_on;
-use crate::replicated::snapshots::CHANGE_MAX;
+use crate::replicated::replica_requests::CHANGE_MAX;
 use braid_api::limits::REPLICAS_MAX;
 use braid_api::{AddVoter, ErrorDetail, Kind, PoolState, Replica, ReplicaChange, ReplicatedVolume};
 use braid_array_admin::reconciler::Order;

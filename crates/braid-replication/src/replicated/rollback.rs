@@ -11,7 +11,7 @@
 
 use crate::ReplicationManager;
 use crate::attached::{AttachedVolume, Rollback, ServedVolume};
-use crate::replicated::snapshots::CHANGE_MAX;
+use crate::replicated::replica_requests::CHANGE_MAX;
 use crate::voters::VolumeVoters;
 use braid_api::{ErrorDetail, Kind, ReplicaChange, ReplicatedVolume, Volume};
 use braid_array_admin::reconciler::Order;

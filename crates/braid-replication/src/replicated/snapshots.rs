@@ -9,29 +9,19 @@
 //! | each replica removes it | pending, on some or all | it is removed |
 //!
 //! So the outcome follows from the state of the replicas in sync (`outcome`), whichever controller opens the volume: it
-//! is settled before clients are served. A replica that rejoins first removes the snapshots that the others do not
-//! have.
+//! is settled before clients are served (`settle`). A replica that rejoins first removes the snapshots that the others
+//! do not have.
 
 use crate::ReplicationManager;
-use crate::attached::{AttachedVolume, ServedVolume};
-use crate::replicated::outcome::{SnapshotLists, SnapshotOutcome, SnapshotState, change_for};
-use crate::voters::VolumeVoters;
-use braid_api::{
-    ChangeReplica, CreateReplicated, ErrorDetail, Kind, ReplicaChange, ReplicaSnapshot, ReplicaSnapshotList,
-    ReplicatedVolume, Snapshot, SnapshotConsistency, SnapshotList, SnapshotReplica,
-};
+use crate::attached::ServedVolume;
+use crate::replicated::outcome::{SnapshotLists, SnapshotOutcome, SnapshotState};
+use crate::replicated::settle::settle_again_later;
+use braid_api::{ErrorDetail, Kind, ReplicaChange, Snapshot, SnapshotConsistency, SnapshotList, SnapshotReplica};
 use braid_array_admin::reconciler::Order;
-use braid_arrays::check_name;
-use braid_engine::DeviceIo;
-use braid_engine::replica::VoterId;
-use braid_format::MemberState;
-use braid_inventory::{SavedReplicated, SavedVoter, random, random_uuid};
+use braid_inventory::{SavedReplicated, random};
 use braid_pools::check_controller_snapshot_name;
-use braid_tasks as tasks;
 use futures_util::future::join_all;
-use hyper::Method;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum time for which requests are held for a snapshot.
@@ -40,23 +30,8 @@ const HOLD_MAX: Duration = Duration::from_secs(4);
 /// Maximum time for a replica to take it.
 const TAKE_MAX: Duration = Duration::from_millis(2500);
 
-/// Maximum time for a change of a replica that no client request waits for.
-pub(crate) const CHANGE_MAX: Duration = Duration::from_secs(10);
-
-/// Maximum wait for a replica that may be about to be dropped.
-const FLUSH_MAX: Duration = Duration::from_secs(12);
-
 /// Maximum time for which taking a snapshot waits for a resync of the replicas after a crash.
 const EQUAL_MAX: Duration = Duration::from_secs(20);
-
-/// After this time, a change that a replica did not acknowledge in time was made or never will be: the snapshots are
-/// settled once more.
-const LATE_MAX: Duration = Duration::from_secs(30);
-
-/// Attempts to have a replica in sync make a change, and the delay between two of them.
-const TRIES: u32 = 5;
-
-const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 impl ReplicationManager {
     /// Takes a snapshot of a replicated volume: of one moment on all replicas.
@@ -224,62 +199,6 @@ impl ReplicationManager {
         Ok(before)
     }
 
-    /// Creates a volume from a snapshot: on the nodes that have the snapshot, with as many replicas.
-    ///
-    /// # Errors
-    /// This node does not serve the snapshot's volume; the errors of creating a volume.
-    pub(crate) async fn clone_replicated(
-        self: &Arc<Self>,
-        text: &str,
-        ask: &CreateReplicated,
-    ) -> Result<ReplicatedVolume, ErrorDetail> {
-        let named = !ask.replicas.is_empty() || !ask.witnesses.is_empty() || ask.level.is_some();
-        if (ask.size_bytes, ask.count, ask.block_bytes) != (0, 0, None) || named {
-            let message = "a clone has the size, block, level, replicas and witnesses of its snapshot";
-            return Err(ErrorDetail::new(Kind::InvalidArgument, message)
-                .with("volume", &ask.name)
-                .remedy("leave out size_bytes, block_bytes, level, replicas, count and witnesses"));
-        }
-        let (source, own) = split_name(text)?;
-        check_name(&ask.name)?;
-        let _name = self.arrays.claim_name(&ask.name)?;
-        self.check_name_free(&ask.name)?;
-        let serving = self.serving(source)?;
-        self.refuse_parity(&serving.volume)?;
-        self.refuse_pool_on(&serving.volume, "cloned")?;
-        // Held until the new volume exists, so that the snapshot stays until then.
-        let _one_at_a_time = serving.attached.snapshot_lock.lock().await;
-        let listed = self.settled_snapshots_retrying(&serving).await?;
-        let from = self.one_of(&serving.volume, &listed, own)?;
-        let has = |slot: u8| matches!(listed.state_on(u16::from(slot), &from.uuid), SnapshotState::Named(_));
-        // Replicas first, as in any new volume.
-        let mut all: Vec<(u8, &SavedVoter)> = serving.volume.voting().collect();
-        all.sort_by_key(|(slot, voter)| (voter.pool.is_none(), *slot));
-        let replicas = all.iter().filter(|(slot, voter)| voter.pool.is_some() && has(*slot)).count();
-        // One replica opens the volume alone; a witness would only be one more voter that must reply.
-        let votes = |(slot, voter): &(u8, &SavedVoter)| match voter.pool {
-            Some(_) => has(*slot),
-            None => replicas > 1,
-        };
-        let (voters, membership) =
-            SavedReplicated::numbered(all.into_iter().filter(votes).map(|(_, voter)| voter.clone()).collect());
-        let volume = SavedReplicated {
-            uuid: random_uuid()?,
-            name: ask.name.clone(),
-            size_bytes: from.size_bytes,
-            block_bytes: serving.volume.block_bytes,
-            voters,
-            membership,
-            attached: true,
-            controller: random_uuid()?,
-            epoch: 0,
-            creating: true,
-            from: from.uuid.parse().ok(),
-            left: Vec::new(),
-        };
-        self.create_prepared(volume).await
-    }
-
     /// Refuses an operation that needs full copies on every replica.
     pub(crate) fn refuse_parity(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
         if volume.is_mirrored() {
@@ -290,35 +209,6 @@ impl ReplicationManager {
         Err(ErrorDetail::new(Kind::InvalidArgument, message)
             .with("volume", name)
             .remedy(format!("make a pool on it (braid pool create POOL {name}): its volumes have")))
-    }
-
-    /// Returns a volume for an operation that only its serving node can do.
-    pub(crate) fn serving(&self, name: &str) -> Result<ServedVolume, ErrorDetail> {
-        self.inventory.refuse_while_stopping_or_upgrading()?;
-        let volume = self.inventory.find_replicated(name)?;
-        let attached = self.replicated.all().get(&volume.uuid).cloned();
-        let serves = self.inventory.read().arrays.get(&volume.uuid).is_some_and(|entry| entry.active().is_some());
-        let voters = attached.as_ref().and_then(|attached| attached.voters());
-        match (attached, voters) {
-            (Some(attached), Some(voters)) if serves => Ok(ServedVolume { volume, attached, voters }),
-            _ => Err(ErrorDetail::new(Kind::Inactive, format!("volume {name} is not served by this node"))
-                .with("volume", name)
-                .remedy(format!("do it on the node that serves it, or braid volume attach {name} here first"))),
-        }
-    }
-
-    /// Returns the replicas in sync, by the current labels.
-    fn slots_in_sync(&self, volume: &SavedReplicated) -> Vec<u16> {
-        let tables = self.inventory.read();
-        let Some(active) = tables.arrays.get(&volume.uuid).and_then(|entry| entry.active()) else { return Vec::new() };
-        let members = active.label.members.iter().zip(0u16..);
-        members.filter(|(member, _)| member.state == MemberState::InSync).map(|(_, slot)| slot).collect()
-    }
-
-    /// Returns the replicas in sync that have a snapshot.
-    pub(crate) fn slots_with(&self, serving: &ServedVolume, listed: &SnapshotLists, snapshot: &str) -> Vec<u16> {
-        let has = |slot: &u16| listed.state_on(*slot, snapshot) != SnapshotState::Absent;
-        self.slots_in_sync(&serving.volume).into_iter().filter(has).collect()
     }
 
     /// Takes a snapshot on all replicas in sync while requests are held. Returns these replicas.
@@ -356,95 +246,6 @@ impl ReplicationManager {
         }
     }
 
-    /// Requests the same change from several replicas concurrently, and retries while they are in sync and fail.
-    async fn change_all(
-        &self,
-        serving: &ServedVolume,
-        slots: &[u16],
-        change: &ReplicaChange,
-    ) -> Result<(), ErrorDetail> {
-        let mut slots = slots.to_vec();
-        for turn in 1.. {
-            let ask = |slot: u16| async move { (slot, self.change_one(serving, slot, change, CHANGE_MAX).await) };
-            let mut failed = None;
-            let mut again = Vec::new();
-            for (slot, done) in join_all(slots.iter().copied().map(ask)).await {
-                if let Err(error) = done {
-                    again.push(slot);
-                    failed = Some(error);
-                }
-            }
-            // A replica that was dropped does not count any more, and undoes the change when it rejoins.
-            let in_sync = self.slots_in_sync(&serving.volume);
-            again.retain(|slot| in_sync.contains(slot));
-            let Some(error) = failed.filter(|_| !again.is_empty()) else { break };
-            let is_final = !matches!(error.kind, Kind::Unreachable | Kind::TimedOut | Kind::Inactive | Kind::Fenced);
-            if is_final || turn == TRIES || serving.attached.has_ended() {
-                return Err(error);
-            }
-            self.flush_replicas(&serving.volume).await;
-            tokio::time::sleep(RETRY_DELAY).await;
-            slots = again;
-        }
-        Ok(())
-    }
-
-    /// Sends a flush to all replicas in sync, so that one without progress is detected.
-    async fn flush_replicas(&self, volume: &SavedReplicated) {
-        let device = self.inventory.read().arrays.get(&volume.uuid).and_then(|entry| Some(entry.active()?.device));
-        if let Some(device) = device {
-            // The labels show the outcome.
-            let _ = tokio::time::timeout(FLUSH_MAX, self.ring.devices().flush(device)).await;
-        }
-    }
-
-    /// Requests a change from a replica.
-    pub(crate) async fn change_one(
-        &self,
-        serving: &ServedVolume,
-        slot: u16,
-        change: &ReplicaChange,
-        limit: Duration,
-    ) -> Result<(), ErrorDetail> {
-        let ServedVolume { volume, attached, voters } = serving;
-        let (epoch, controller, _) = voters.session_of(VoterId(slot as u8));
-        let body = ChangeReplica {
-            epoch,
-            controller: controller.to_string(),
-            session: attached.session_of(slot),
-            change: change.clone(),
-        };
-        let internal = |error: serde_json::Error| ErrorDetail::new(Kind::Internal, error.to_string());
-        let body = serde_json::to_value(&body).map_err(internal)?;
-        let path = format!("/v1/replicas/{}/snapshots", volume.uuid);
-        let node = volume.node_of(slot)?;
-        let done = self.nodes.call_within(limit, node, Method::POST, &path, Some(body)).await;
-        done.map(drop).map_err(|error| {
-            let message = format!("replica {}: {}", volume.voter_name(slot as u8), error.message);
-            ErrorDetail { message, ..error }
-        })
-    }
-
-    pub(crate) async fn list_one(
-        &self,
-        volume: &SavedReplicated,
-        slot: u16,
-    ) -> Result<Vec<ReplicaSnapshot>, ErrorDetail> {
-        let path = format!("/v1/replicas/{}/snapshots", volume.uuid);
-        let node = volume.node_of(slot)?;
-        let reply = self.nodes.call(node, Method::GET, &path, None).await?;
-        let list: ReplicaSnapshotList =
-            serde_json::from_value(reply).map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;
-        Ok(list.snapshots)
-    }
-
-    /// Returns the snapshots of these replicas.
-    async fn list_all(&self, volume: &SavedReplicated, slots: &[u16]) -> Result<SnapshotLists, ErrorDetail> {
-        let lists = join_all(slots.iter().map(|slot| self.list_one(volume, *slot))).await;
-        let lists: Result<Vec<_>, ErrorDetail> = lists.into_iter().collect();
-        Ok(SnapshotLists(slots.iter().copied().zip(lists?).collect()))
-    }
-
     /// Returns the snapshots for a reader: of the replicas in sync if this node serves the volume, else of all that
     /// reply.
     async fn readable_snapshots(&self, volume: &SavedReplicated) -> Result<SnapshotLists, ErrorDetail> {
@@ -466,121 +267,6 @@ impl ReplicationManager {
             Some(error) => Err(error),
             None => Ok(SnapshotLists(listed)),
         }
-    }
-
-    /// Returns the snapshots, with all of them settled.
-    async fn settled_snapshots(&self, serving: &ServedVolume) -> Result<SnapshotLists, ErrorDetail> {
-        if serving.attached.is_unsettled() {
-            return self.settle_snapshots(serving).await;
-        }
-        self.list_all(&serving.volume, &self.slots_in_sync(&serving.volume)).await
-    }
-
-    /// As [`ReplicationManager::settled_snapshots`], with one retry: a replica that does not reply is soon dropped, or replies
-    /// again.
-    pub(crate) async fn settled_snapshots_retrying(
-        &self,
-        serving: &ServedVolume,
-    ) -> Result<SnapshotLists, ErrorDetail> {
-        match self.settled_snapshots(serving).await {
-            Err(error) if matches!(error.kind, Kind::Unreachable | Kind::TimedOut | Kind::Fenced) => {
-                self.flush_replicas(&serving.volume).await;
-                self.settled_snapshots(serving).await
-            }
-            listed => listed,
-        }
-    }
-
-    /// Settles every snapshot that exists on some replicas only. The caller holds the lock of the snapshots.
-    async fn settle_snapshots(&self, serving: &ServedVolume) -> Result<SnapshotLists, ErrorDetail> {
-        let slots = self.slots_in_sync(&serving.volume);
-        let settled = self.settle_on(serving, &slots).await;
-        if settled.is_err() {
-            // A replica whose daemon has restarted is reconnected only at the next request, and accepts no change
-            // before.
-            self.flush_replicas(&serving.volume).await;
-        }
-        settled
-    }
-
-    /// Settles the snapshots on these replicas.
-    async fn settle_on(&self, serving: &ServedVolume, slots: &[u16]) -> Result<SnapshotLists, ErrorDetail> {
-        let listed = self.list_all(&serving.volume, slots).await?;
-        let mut changed = false;
-        for snapshot in listed.snapshots() {
-            let outcome = listed.outcome(snapshot);
-            for slot in slots {
-                if let Some(change) = change_for(&outcome, &listed.state_on(*slot, snapshot), snapshot) {
-                    self.change_one(serving, *slot, &change, CHANGE_MAX).await?;
-                    changed = true;
-                }
-            }
-        }
-        let listed = if changed { self.list_all(&serving.volume, slots).await? } else { listed };
-        serving.attached.set_unsettled(false);
-        serving.attached.set_snapshots(listed.count());
-        Ok(listed)
-    }
-
-    /// Settles the snapshots at an opening, on the replicas in sync, before clients are served. What fails then is
-    /// retried later.
-    pub(crate) async fn settle_at_opening(
-        &self,
-        volume: &SavedReplicated,
-        attached: &Arc<AttachedVolume>,
-        voters: &Arc<VolumeVoters>,
-        slots: &[u16],
-    ) {
-        attached.set_unsettled(true);
-        let serving =
-            ServedVolume { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) };
-        // The previous epoch's task may still hold the lock.
-        let settled = tokio::time::timeout(CHANGE_MAX, async {
-            let _one_at_a_time = attached.snapshot_lock.lock().await;
-            self.settle_on(&serving, slots).await
-        });
-        let why = match settled.await {
-            Ok(Ok(_)) => return,
-            Ok(Err(error)) => error.message,
-            Err(_) => format!("that took more than {} s", CHANGE_MAX.as_secs()),
-        };
-        tracing::warn!("volume {}: its snapshots are looked at again later: {why}", volume.name);
-    }
-
-    /// Settles what was left undecided, while the volume is served.
-    pub(crate) async fn settle_later(
-        &self,
-        volume: &SavedReplicated,
-        attached: &Arc<AttachedVolume>,
-        voters: &Arc<VolumeVoters>,
-    ) {
-        let serving =
-            ServedVolume { volume: volume.clone(), attached: Arc::clone(attached), voters: Arc::clone(voters) };
-        let _one_at_a_time = attached.snapshot_lock.lock().await;
-        if attached.is_unsettled()
-            && let Err(error) = self.settle_snapshots(&serving).await
-        {
-            tracing::info!("volume {}: {}", volume.name, error.message);
-        }
-    }
-
-    /// Removes from a replica that rejoins, and takes no writes yet, the snapshots that those in sync do not have. The
-    /// caller holds the lock of the snapshots.
-    pub(crate) async fn remove_extra_snapshots(&self, serving: &ServedVolume, slot: u16) -> Result<(), ErrorDetail> {
-        let listed = self.settled_snapshots_retrying(serving).await?;
-        for own in self.list_one(&serving.volume, slot).await? {
-            let stays = own.name.is_some() && listed.named(&own.uuid).is_some();
-            if stays {
-                continue;
-            }
-            let snapshot = own.uuid.clone();
-            if own.name.is_some() {
-                let hide = ReplicaChange::Hide { snapshot: snapshot.clone() };
-                self.change_one(serving, slot, &hide, CHANGE_MAX).await?;
-            }
-            self.change_one(serving, slot, &ReplicaChange::Remove { snapshot }, CHANGE_MAX).await?;
-        }
-        Ok(())
     }
 
     /// Refuses to delete a volume that has snapshots.
@@ -649,19 +335,8 @@ impl ReplicationManager {
     }
 }
 
-/// Settles the snapshots once more later: a replica that did not reply in time may still make the change.
-fn settle_again_later(attached: &Arc<AttachedVolume>) {
-    let attached = Arc::downgrade(attached);
-    tasks::spawn(async move {
-        tokio::time::sleep(LATE_MAX).await;
-        if let Some(attached) = attached.upgrade() {
-            attached.set_unsettled(true);
-        }
-    });
-}
-
 /// Splits the name of a snapshot into those of volume and snapshot.
-fn split_name(text: &str) -> Result<(&str, &str), ErrorDetail> {
+pub(crate) fn split_name(text: &str) -> Result<(&str, &str), ErrorDetail> {
     text.split_once('@').filter(|(volume, own)| !volume.is_empty() && !own.is_empty()).ok_or_else(|| {
         ErrorDetail::new(Kind::InvalidArgument, format!("{text:?} is no name of a snapshot"))
             .with("snapshot", text)

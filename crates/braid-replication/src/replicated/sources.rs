@@ -5,7 +5,7 @@
 use crate::ReplicationManager;
 use crate::attached::ServedVolume;
 use crate::replicated::outcome::{SnapshotLists, SnapshotState};
-use crate::replicated::snapshots::CHANGE_MAX;
+use crate::replicated::replica_requests::CHANGE_MAX;
 use braid_api::{ErrorDetail, Kind, ReplicaChange, SnapshotDiff};
 use braid_engine::replica::VoterId;
 use braid_engine::{DeviceIo, Flags, LeafId, Op};
