@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 /// A rollback that is to be done at an opening.
 pub(crate) struct Rollback {
-    /// The only replica that holds everything.
+    /// The only replica in sync.
     pub(crate) slot: u16,
     /// The identity of the snapshot.
     pub(crate) snapshot: String,
@@ -22,27 +22,30 @@ pub(crate) struct Rollback {
 
 /// A volume that this node serves, or tries to.
 pub(crate) struct AttachedVolume {
+    /// The voters in the current epoch.
     voters: Mutex<Option<Arc<VolumeVoters>>>,
-    /// Set to end it.
+    /// Set to request the end of serving.
     end: watch::Sender<bool>,
-    /// It has ended.
+    /// Set when no task serves the volume any more.
     ended: watch::Sender<bool>,
-    /// The pool on it was opened, there is none, or it cannot be opened.
-    carried: watch::Sender<bool>,
-    /// The last session that was begun.
+    /// The opening of the pool on the volume has ended: it is open, cannot be opened, or does not exist.
+    pool_settled: watch::Sender<bool>,
+    /// The last session that was begun with any replica.
     session: AtomicU64,
-    /// The boots under which replicas were last admitted, by number.
+    /// The boot of its node under which each replica was last admitted, by number. If the boot is still the same, the
+    /// replica has all writes that it acknowledged.
     boots: Mutex<BTreeMap<u8, Uuid>>,
     /// Why it is not served, in one sentence.
     fault: Mutex<Option<String>>,
     /// The session in which each replica was last opened, by its number.
     sessions: Mutex<BTreeMap<u16, u64>>,
-    /// Held by every task that changes its snapshots.
+    /// Held by every task that changes the volume's snapshots, or the replicas that take part in them.
     pub(crate) snapshot_lock: tokio::sync::Mutex<()>,
-    /// Held for reading by tasks that take a replica back, for writing by a rollback.
+    /// Held for reading while a replica rejoins, for writing by a rollback and by the removal of a replica.
     pub(crate) rejoin_lock: tokio::sync::RwLock<()>,
     /// A rollback that is to be done at the next opening, before any replica has a connection.
     pub(crate) rollback: Mutex<Option<Rollback>>,
+    /// Notified when `rollback` is set: the volume is to be opened anew.
     pub(crate) rollback_requested: tokio::sync::Notify,
     /// The voters of the first opening if it is forced; no others are asked.
     forced: Mutex<Option<ForcedAttach>>,
@@ -50,13 +53,13 @@ pub(crate) struct AttachedVolume {
     excluded: Mutex<Vec<String>>,
     /// A voter was added, whose replica need not wait for the next reconciliation.
     pub(crate) voter_added: tokio::sync::Notify,
-    /// Some snapshots may exist on some replicas only, and no task is about to decide about them.
+    /// Some snapshots may exist on some replicas only: they are to be settled.
     unsettled: AtomicBool,
     /// Held by every task that changes the membership.
     pub(crate) membership_lock: tokio::sync::Mutex<()>,
-    /// The replica that is to be removed.
+    /// The replica that is being removed from the volume.
     removing: Mutex<Option<u16>>,
-    /// Number of tasks that wait for the end of a copy of snapshots.
+    /// Number of tasks that interrupt copies of snapshots: while it is above 0, none goes on.
     pub(crate) copy_interrupts: AtomicU32,
     /// Number of snapshots, as far as it is known.
     snapshot_count: Mutex<Option<u64>>,
@@ -69,7 +72,7 @@ impl AttachedVolume {
             voters: Mutex::default(),
             end: watch::Sender::new(false),
             ended: watch::Sender::new(false),
-            carried: watch::Sender::new(false),
+            pool_settled: watch::Sender::new(false),
             session: AtomicU64::new(0),
             boots: Mutex::default(),
             fault: Mutex::default(),
@@ -204,14 +207,14 @@ impl AttachedVolume {
     }
 
     /// Records whether the opening of the pool on the volume has ended.
-    pub(crate) fn set_carried(&self, carried: bool) {
-        self.carried.send_replace(carried);
+    pub(crate) fn set_pool_settled(&self, settled: bool) {
+        self.pool_settled.send_replace(settled);
     }
 
-    /// Waits until the pool on the volume was opened, there is none, or it cannot be opened.
-    pub(crate) async fn carried(&self) {
+    /// Waits until the opening of the pool on the volume has ended: it is open, cannot be opened, or does not exist.
+    pub(crate) async fn pool_settled(&self) {
         // Never closed as long as this lives.
-        let _ = self.carried.subscribe().wait_for(|carried| *carried).await;
+        let _ = self.pool_settled.subscribe().wait_for(|settled| *settled).await;
     }
 }
 

@@ -1,11 +1,17 @@
 //! The voters of a replicated volume, as their controller sees them. One task per voter sends it requests.
 //!
+//! A controller *raises* a voter: the voter stores the controller's epoch durably, and from then on refuses every lower
+//! one, as an acceptor of Paxos does after a prepare or a voter of Raft in a later term. It *casts* its vote, the
+//! membership and the replicas in sync, on the raised voters. The *boot* of a voter identifies the boot of its node:
+//! data that was not flushed may be lost when it changes.
+//!
 //! What follows from the replies is decided by the engine ([`braid_engine::replica`]); this module decides which
 //! requests are sent when, and what waits for what. The array on the replicas asks [`VoterGroup::agree`] which replicas
 //! are in sync. When [`VoterGroup::lease`] has expired, the shards hold their completions back.
 //!
-//! `transport` sends the requests over the nodes' API, in the words of `messages`. `votes` gives the array access to the
-//! votes. `probe` finds out whether this node may open a volume again.
+//! `transport` sends the requests over the nodes' API, in the types of `messages`. `votes` is the array's access to the
+//! votes, and `forced` begins an opening with too few voters. `probe` finds out whether this node may open a volume
+//! again.
 
 pub(crate) mod forced;
 pub(crate) mod messages;
@@ -50,7 +56,7 @@ const ACKNOWLEDGE_MAX: Duration = Duration::from_secs(5);
 pub(crate) enum VoterError {
     /// It replies to another controller.
     Refused(VoterRefusal),
-    /// It cannot be reached, or cannot guarantee anything; why.
+    /// It cannot be reached, or cannot write its register; why.
     Unreachable(String),
 }
 
@@ -101,9 +107,11 @@ struct VoterGroupState {
     refused: Voters,
     /// Voters that were raised to this epoch, whether they reply or not.
     ever_raised: Voters,
-    /// While the volume is served: voters whose register is older than this epoch. They are to get the vote again; a
-    /// replica of such a voter may have lost data, and is then in `forgotten`, too.
+    /// While the volume is served: voters that were raised to this epoch and have lost it, since they were created anew
+    /// or their disk is an older copy. They get the settled vote again.
     outdated: Voters,
+    /// Those of `outdated` with a replica, which may have lost data. It is dropped before its voter is raised again,
+    /// and then rebuilt from nothing.
     forgotten: Voters,
     /// The volume is opened only if no other controller has come since the epoch above which the opening began.
     bounded: bool,
@@ -120,7 +128,7 @@ pub(crate) struct VotersStatus {
     pub(crate) raised: Voters,
     /// Replicas in sync by the votes; none during the opening.
     pub(crate) in_sync: Voters,
-    /// Replicas that hold everything and are missing, while the volume cannot be opened without them.
+    /// Replicas in sync that are missing, while the volume cannot be opened without them.
     pub(crate) missing: Voters,
     /// Voters that reply to another controller, while the volume is served.
     pub(crate) refused: Voters,
@@ -304,7 +312,7 @@ impl<B: VoterTransport> VoterGroup<B> {
             if !membership.change(*next) {
                 return Ok(false);
             }
-            // A new voter is not the one that had its number before.
+            // The number of a new voter may have belonged to a removed one: forget that one's state.
             let new = next.voters.without(next.previous_voters);
             new.iter().for_each(|voter| state.relocations[usize::from(voter.0)] += 1);
             state.raised = state.raised.without(new);
@@ -378,9 +386,9 @@ impl<B: VoterTransport> VoterGroup<B> {
         }
     }
 
-    /// Opens the volume: returns the replicas that are to be made equal; the caller then reports those in sync with
-    /// [`VoterGroup::agree`]. Waits as long as too few voters reply, or none of the replicas that hold everything. Once
-    /// enough reply, it waits for the others for `patience`: a replica that is left out must be resynced afterwards.
+    /// Raises the voters, and returns the replicas to open and resync; the caller then reports those in sync with
+    /// [`VoterGroup::agree`]. Waits as long as too few voters reply, or too few replicas in sync. Once enough reply, it
+    /// waits for the others for `patience`: a replica that is left out must be resynced afterwards.
     ///
     /// # Errors
     /// Other controllers keep opening the volume.
@@ -421,8 +429,8 @@ impl<B: VoterTransport> VoterGroup<B> {
         }
     }
 
-    /// Has enough voters store that these replicas are in sync; the caller has flushed them. Returns those of them that
-    /// did not acknowledge that vote, and are therefore not in sync.
+    /// Returns once a quorum of the voters has stored that exactly these replicas are in sync. The caller has flushed
+    /// them. Returns those of them that did not acknowledge that vote in time, and are therefore not in sync.
     ///
     /// # Errors
     /// Another controller has fenced this one.
@@ -475,7 +483,8 @@ impl<B: VoterTransport> VoterGroup<B> {
         is_out
     }
 
-    /// Records that a replica which has forgotten this epoch holds nothing that counts: it may be rebuilt.
+    /// Records that a replica whose voter has lost this epoch was dropped and removed from the array: it may be
+    /// rebuilt.
     pub(crate) fn allow_rebuild(&self, voter: VoterId) {
         self.state().forgotten.remove(voter);
         self.notify();

@@ -1,4 +1,4 @@
-//! The array on the replicas of a volume: created, or started on the replicas that hold everything.
+//! The array on the replicas of a volume: created, or started on the replicas in sync.
 
 use crate::ReplicationManager;
 use braid_advice::errors::lifecycle_error;
@@ -53,7 +53,7 @@ impl ReplicationManager {
         Ok(array)
     }
 
-    /// Starts the array on the replicas that hold everything by the votes. Other replicas are left out, whatever their
+    /// Starts the array on the replicas that are in sync by the votes. Other replicas are left out, whatever their
     /// labels say.
     pub(crate) async fn start_replicated_array(
         &self,

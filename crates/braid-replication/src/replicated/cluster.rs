@@ -347,7 +347,7 @@ impl<'a> VolumeReports<'a> {
     fn state_by_server(&self, voter: &braid_api::Voter) -> (ClusterVoterState, Option<String>) {
         let replica = self.replica_at(voter.voter, &voter.node);
         match (voter.state, replica) {
-            // It holds everything until it misses a write.
+            // A replica whose node does not answer stays in sync until it misses a write.
             (VoterState::InSync, replica) => (ClusterVoterState::InSync, replica.err().map(UnusableReplica::why)),
             (VoterState::Rebuilding, _) => (ClusterVoterState::OutOfSync, Some("it is being rebuilt".to_owned())),
             (VoterState::Failed, Ok(_)) => {
@@ -407,8 +407,7 @@ impl<'a> VolumeReports<'a> {
         }
     }
 
-    /// Returns the replicas that hold everything by the newest vote; `None` if too few registers were read to know that
-    /// vote.
+    /// Returns the replicas in sync by the newest vote; `None` if too few registers were read to know that vote.
     fn in_sync(&self) -> Option<Voters> {
         let membership = self.locations.as_ref()?.membership();
         let (read, _) = self.read_and_silent();

@@ -111,7 +111,8 @@ impl ReplicationManager {
         // Snapshots older than its newest one cannot be inserted any more.
         let all = listed.snapshots();
         let newest = all.iter().rposition(|uuid| has(uuid));
-        // Regions first written later have no meaning in a replica's data, whatever it holds there.
+        // Only these regions are compared. Elsewhere the replica may hold anything: `start_delta` has the rebuild cover
+        // what is written there first from now on.
         let written = self.written_ranges(volume.uuid)?;
         let mut missing: Vec<MissingSnapshot> = Vec::new();
         for text in all.iter().skip(newest.map_or(0, |newest| newest + 1)) {
@@ -150,7 +151,7 @@ impl ReplicationManager {
         Ok(CopyResult { has_content: equal_to.is_some() || newest.is_some(), equal_to })
     }
 
-    /// Removes a missing replica from the array: by the votes, nothing that it holds counts from then on.
+    /// Removes a missing replica from the array: from then on it rejoins by a rebuild only, never by a delta resync.
     async fn remove_from_array(&self, volume: Uuid, slot: u16) -> Result<(), ErrorDetail> {
         let state = |manager: &ReplicationManager| {
             let tables = manager.inventory.read();

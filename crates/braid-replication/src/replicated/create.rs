@@ -377,7 +377,7 @@ impl ReplicationManager {
         loop {
             let serves = self.inventory.read().arrays.get(&uuid).is_some_and(|entry| entry.active().is_some());
             if serves && !attached.has_ended() {
-                let _ = tokio::time::timeout_at(until, attached.carried()).await;
+                let _ = tokio::time::timeout_at(until, attached.pool_settled()).await;
                 return self.replicated_volume(&uuid.to_string());
             }
             let over = tokio::time::Instant::now() >= until;
@@ -538,7 +538,7 @@ fn block_of(ask: &CreateReplicated, level: Level) -> Result<u32, ErrorDetail> {
     Ok(block_bytes)
 }
 
-/// Returns the minimum number of replicas that hold everything.
+/// Returns the minimum number of replicas in sync that together have all data.
 fn replicas_min_of(ask: &CreateReplicated, level: Level, replicas: usize) -> Result<usize, ErrorDetail> {
     let parities = usize::from(level.parity());
     if parities == 0 {

@@ -30,8 +30,8 @@ enum ExcludedState {
 }
 
 impl ReplicationManager {
-    /// Returns whether another controller has opened the volume by votes after this epoch. As many voters still reply
-    /// to this node, it can only have done so by force.
+    /// Returns whether another controller has cast a vote after this epoch. If a quorum still replies to this node,
+    /// that controller has opened the volume by force.
     pub(crate) async fn opened_since(&self, volume: &SavedReplicated, epoch: u64) -> bool {
         let own = volume.controller.to_string();
         let replicas = self.query_locations(volume.uuid).await;

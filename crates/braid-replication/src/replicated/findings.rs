@@ -160,7 +160,7 @@ fn of_opening(situation: &VolumeSituation<'_>, attached: &AttachedVolume) -> Vec
     findings
 }
 
-/// Returns the replicas of a served volume that do not hold everything, or are faulty.
+/// Returns the replicas of a served volume that are not in sync, or are faulty.
 fn of_replicas(situation: &VolumeSituation<'_>, active: &ActiveArray) -> Vec<Finding> {
     let volume = situation.volume;
     let lacking = health::incomplete_members(active);

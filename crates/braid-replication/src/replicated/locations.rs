@@ -1,4 +1,4 @@
-//! Locations of the voters of a volume, as far as this node knows: the newest membership counts.
+//! Locations of the voters of a volume, as far as this node knows: those of the newest membership.
 //!
 //! A membership that was never voted for names every voter of the one before, too ([`braid_engine::replica::VoterConfig`]):
 //! an opening with it asks more voters than necessary, and learns the valid membership from them.
@@ -70,8 +70,8 @@ impl ReplicationManager {
             return RegistersRead::default();
         };
         let membership = voted.unwrap_or_else(|| volume.membership());
-        // A leftover of a voter, or one that was created for a later membership, does not count for the voter that
-        // votes.
+        // A register counts only if it belongs to the voter of the membership: a node may have one of a removed voter,
+        // or of one that was created for a later membership.
         let is_voting = |node: &str, replica: &Replica, since: u64| {
             let voter = volume.voters.get(&replica.voter);
             voter.is_some_and(|voter| voter.node == node && voter.since == since)
@@ -160,8 +160,8 @@ impl VoterDirectory for ReplicationManager {
 }
 
 /// Returns the voters of the new list that are not the ones that had their numbers in the old list: on another node,
-/// created anew on the same one, or not in the old list at all, perhaps because a list in between was without them.
-/// Replies under the number came from another voter.
+/// created anew on the same one, or not in the old list at all, perhaps because they were removed and added since.
+/// Earlier replies under the number came from another voter.
 fn relocated_voters(before: &BTreeMap<u8, SavedVoter>, now: &BTreeMap<u8, SavedVoter>) -> replica::Voters {
     let is_the_same = |number: &u8, voter: &SavedVoter| {
         before.get(number).is_some_and(|before| (&before.node, before.since) == (&voter.node, voter.since))

@@ -363,7 +363,7 @@ impl ReplicationManager {
         Ok(())
     }
 
-    /// Checks that the voter is not the last one, and that the other replicas hold everything.
+    /// Checks that the voter is not the last one, and that the other replicas in sync have all data.
     fn check_removal(&self, volume: &SavedReplicated, number: u8) -> Result<(), ErrorDetail> {
         let (name, shown) = (&volume.name, volume.voter_name(number));
         if volume.voting().count() == 1 {
@@ -572,7 +572,7 @@ impl ReplicationManager {
             return false;
         };
         match there.register {
-            // It was raised by this controller, as it was in its list, and has no vote.
+            // It was created for a membership change, and no other controller has raised it.
             Some(register)
                 if register.since > 0
                     && (register.epoch == 0

@@ -1,13 +1,14 @@
 //! Replicated volumes, on the side of the node that serves them: their controller.
 //!
 //! Such a volume is a mirror whose members are replicas: exports of other nodes (`reach`). Each of these nodes also has
-//! a voter, and the votes say which replicas are in sync (`voters` of the crate). The mirror itself is an array like any
-//! other; its labels change only once the voters agree. `attach` attaches a volume, `forced` with too few of its voters,
-//! and `excluded` follows up the voters that were excluded then. `serve` opens the volume, and `reconcile` runs while it
-//! is served; `rejoin` and `copy` bring replicas back. `create` makes the volume, `incomplete` removes one whose creation
-//! was interrupted, `deleted` forgets one that another node has deleted, `view` shows it. `membership` adds and removes
-//! voters, and `locations` keeps track of their nodes. `findings` says what is wrong with it and what to do, `cluster`
-//! asks all nodes which of them serves each volume, and `unserved` reports those that no node serves.
+//! a voter, and the votes say which replicas are in sync (`voters` of the crate). The mirror itself is an array like
+//! any other, except that it has each change of its replicas in sync voted for. `attach` attaches a volume, `forced`
+//! with too few of its voters, and `excluded` follows up the voters that were excluded then. `serve` opens the volume,
+//! and `reconcile` runs while it is served; `rejoin` and `copy` bring replicas back. `create` makes the volume,
+//! `incomplete` removes one whose creation was interrupted, `deleted` forgets one that another node has deleted, `view`
+//! shows it. `membership` adds and removes voters, and `locations` keeps track of their nodes. `findings` says what is
+//! wrong with it and what to do, `cluster` asks all nodes which of them serves each volume, and `unserved` reports
+//! those that no node serves.
 //!
 //! `snapshots` takes the volume's snapshots on all replicas (`replica_requests`), and `settle` decides about those that
 //! some replicas have; `rollback` rolls the volume back to one, and `clone` makes another volume of one.

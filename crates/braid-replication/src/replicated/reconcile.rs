@@ -19,7 +19,8 @@ use tokio::time::Instant;
 /// Interval between two reconciliations of a served volume.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum time for which a voter may reply to another controller that does not serve.
+/// Maximum time for which a voter may refuse this controller, since another one has raised it: then the volume is
+/// opened anew, above that epoch.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
 /// Interval between two attempts to remove what is left on nodes of removed voters.
@@ -90,7 +91,7 @@ impl ReplicationManager {
                 let members = members.filter(|(_, slot)| replicas.contains(slot) && stays(*slot));
                 members.filter(|(member, _)| is_out(member.state)).map(|(_, slot)| slot).collect()
             };
-            // A voter that another node has raised and left replies to this one again in an epoch above that.
+            // A voter that another controller has raised replies to this one again only in a higher epoch.
             match voters.status().refused.is_empty() {
                 true => refused_since = None,
                 false if refused_since.get_or_insert_with(Instant::now).elapsed() > REFUSED_MAX => {

@@ -91,11 +91,11 @@ impl ReplicationManager {
         taken
     }
 
-    /// Drops replicas whose nodes have forgotten an epoch that they had guaranteed: their data is from before, or gone.
-    /// They are rebuilt, whatever their labels say.
+    /// Drops replicas whose voters have lost an epoch to which they were raised: their data is older, or gone. They are
+    /// rebuilt from nothing, whatever their labels say.
     ///
     /// # Errors
-    /// The other replicas do not hold everything: nothing is left to serve.
+    /// The other replicas in sync do not have all data: nothing is left to serve.
     pub(crate) async fn drop_forgotten(
         &self,
         volume: &SavedReplicated,
@@ -156,11 +156,11 @@ impl ReplicationManager {
             }
         };
         tracing::info!("replica {} is fully rebuilt: {why}", disk.name);
-        // By the votes nothing that it holds counts, whatever its label says.
+        // `force`: the replica is not in sync by the votes, so its label is overwritten even if it says otherwise.
         let target = RebuildTarget::New { leaf: disk.leaf, id: MemberId::from_random(random()?), force: true };
         self.arrays.give_order(uuid, Order::Rebuild { slot, target, kind: RebuildKind::Full }).await?;
         if has_content || held == HeldData::Anything {
-            // If this fails, everything is sent.
+            // If this fails, the rebuild sends all data without comparing.
             let _ = self.arrays.give_order(uuid, Order::CompareBeforeCopy(slot)).await;
         }
         Ok(true)

@@ -127,7 +127,7 @@ impl ReplicationManager {
             .remedy("remove these exports there first: braid export list"))
     }
 
-    /// Drops all replicas but one for good: those that rejoin have nothing that counts.
+    /// Drops all replicas but one and removes them from the array: when they rejoin, they are rebuilt in full.
     async fn drop_all_but(&self, volume: &SavedReplicated, slot: u16) -> Result<(), ErrorDetail> {
         let which = |wanted: fn(MemberState) -> bool| -> Vec<u16> {
             let tables = self.inventory.read();
@@ -151,7 +151,7 @@ impl ReplicationManager {
         Err(ErrorDetail::new(Kind::Internal, format!("{} could not be dropped", names.join(", "))))
     }
 
-    /// Rolls back the one replica that holds everything, if a rollback is pending. No connection to it exists yet.
+    /// Rolls back the only replica in sync, if a rollback is pending. No connection to it exists yet.
     pub(crate) async fn roll_back_at_opening(
         &self,
         volume: &SavedReplicated,

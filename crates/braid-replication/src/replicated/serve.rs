@@ -2,10 +2,10 @@
 //!
 //! | step | what may happen | what follows |
 //! |---|---|---|
-//! | the voters are asked | too few reply, or no replica that holds everything | it waits, and reports which are missing |
+//! | the voters are asked | too few reply, or too few replicas in sync | it waits, and reports which are missing |
 //! | the replicas are opened, the array on them is started | something fails | it begins anew, in a higher epoch |
 //! | it is served | a replica fails | the array drops it, once the voters agree |
-//! | | a replica is back | it is resynced, and counts once the voters agree |
+//! | | a replica is back | it is resynced, and in sync once the voters agree |
 //! | | the last replica fails | clients are cut off, and the volume is opened anew |
 //! | | another node opens it | clients are cut off; this node does not serve it any more |
 //!
@@ -44,8 +44,8 @@ const ALL_VOTERS_MAX: Duration = Duration::from_secs(12);
 /// Maximum wait for unreachable voters when serving ends.
 const STOP_MAX: Duration = Duration::from_secs(8);
 
-/// Maximum wait for the pool on a volume once all its requests fail.
-const CARRIED_CLOSE_MAX: Duration = Duration::from_secs(40);
+/// Maximum wait for the close of the pool on a volume once all its requests fail.
+const POOL_CLOSE_MAX: Duration = Duration::from_secs(40);
 
 /// Delay between two openings: minimum and maximum.
 const REOPEN_DELAY_MIN: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl ReplicationManager {
 
     /// Serves the volumes that this node served when its daemon ended.
     pub fn begin_all_replicated(self: &Arc<Self>) {
-        // An attachment that was never served when the daemon ended does not count.
+        // An attachment that the end of the daemon interrupted before the volume was served (epoch 0) is given up.
         let is_served = |volume: &&SavedReplicated| volume.attached && !volume.creating && volume.epoch > 0;
         let attached: Vec<Uuid> =
             self.inventory.read().replicated.values().filter(is_served).map(|volume| volume.uuid).collect();
@@ -207,7 +207,8 @@ impl ReplicationManager {
         // The membership may be newer than the one that was known.
         let Some(volume) = self.save_membership(uuid, &voters.membership()) else { return EpochEnd::Stopped };
         let Ok(chosen) = chosen else { return EpochEnd::Reopen("other nodes open it at the same time".to_owned()) };
-        // From here on a higher epoch means that another controller has come. No session of this epoch began before.
+        // The epoch is durable before its first session begins: no pair of epoch and session is used twice. From here
+        // on a higher epoch belongs to another controller.
         if let Err(error) = self.save_epoch(uuid, voters.status().epoch) {
             voters.release(RELEASE_MAX).await;
             return EpochEnd::Reopen(error.message);
@@ -232,11 +233,11 @@ impl ReplicationManager {
         }
         attached.set_fault(None);
         let (manager, opening) = (Arc::clone(self), Arc::clone(attached));
-        opening.set_carried(false);
+        opening.set_pool_settled(false);
         // Not waited for: it needs the lease, which may expire at any time.
         tasks::spawn(async move {
             manager.pools.open_pool_on_replicated(uuid).await;
-            opening.set_carried(true);
+            opening.set_pool_settled(true);
         });
         self.inventory.events().info(
             "volume_attached",
@@ -364,7 +365,8 @@ impl ReplicationManager {
         Ok(())
     }
 
-    /// Stops the array, then releases the volume. `clean`: the user wants it to end.
+    /// Stops the array, then releases the volume. `clean`: the end was requested, so the pool on the volume is closed
+    /// first, and the array is marked as clean.
     async fn stop_replicated(
         self: &Arc<Self>,
         volume: &SavedReplicated,
@@ -372,15 +374,15 @@ impl ReplicationManager {
         voters: &Arc<VolumeVoters>,
         clean: bool,
     ) {
-        // Before anything fails: clients get no error, and reconnect.
+        // Connections are closed before any request fails: clients get no error, and reconnect.
         self.exports.stop_exports_of(volume.uuid).await;
         self.pools.silence_pool_on_replicated(volume.uuid).await;
         let (manager, opening, uuid) = (Arc::clone(self), Arc::clone(attached), volume.uuid);
-        let mut carried = tasks::spawn(async move {
-            opening.carried().await;
+        let mut closing_pool = tasks::spawn(async move {
+            opening.pool_settled().await;
             manager.pools.close_pool_on_replicated(uuid).await;
         });
-        if clean && tokio::time::timeout(STOP_MAX, &mut carried).await.is_err() {
+        if clean && tokio::time::timeout(STOP_MAX, &mut closing_pool).await.is_err() {
             tracing::warn!(
                 "volume {}: the pool on it was not closed in time; the next opening does the rest",
                 volume.name
@@ -397,13 +399,14 @@ impl ReplicationManager {
             // All requests of the pool have failed by now, or a disk hangs: then the device stays reserved until the
             // daemon ends.
             let closing = async {
-                if !carried.is_finished() {
-                    let _ = carried.await;
+                if !closing_pool.is_finished() {
+                    let _ = closing_pool.await;
                 }
-                // A task that was just opening one has met that.
+                // Another task may have been opening a pool: that opening has failed by now, or the pool is closed
+                // here.
                 self.pools.close_pool_on_replicated(volume.uuid).await;
             };
-            let closed = tokio::time::timeout(CARRIED_CLOSE_MAX, closing).await.is_ok();
+            let closed = tokio::time::timeout(POOL_CLOSE_MAX, closing).await.is_ok();
             if let Some(device) = device.filter(|_| closed) {
                 self.inventory.write().release_device(device);
             }

@@ -1,11 +1,11 @@
 //! Finds out whether this node may open a volume again that it has served before: only if no other controller has
 //! opened it since.
 //!
-//! The voters are asked before any of them is raised: a voter raised by a node that then finds the volume served
-//! elsewhere would be lost to the serving node for as long as that one's epoch lasts.
+//! The probe sends heartbeats and raises no voter: a raised voter refuses the serving controller until that one opens
+//! the volume in a higher epoch.
 //!
-//! Safety does not depend on the outcome: every opening raises as many voters as it needs, whatever was found here, so
-//! two controllers never write. The outcome decides whether this node tries to open the volume at all: it must not take
+//! Safety does not depend on the outcome: every opening raises a quorum of the voters, whatever was found here, so two
+//! controllers never write. The outcome decides whether this node tries to open the volume at all: it must not take
 //! back a volume that another node has taken, and must not abandon one that no other controller has opened.
 
 use crate::voters::{VoterError, VoterTransport};
@@ -36,9 +36,10 @@ pub(crate) struct RegistersRead {
     pub(crate) membership: VoterConfig,
     /// The epoch of that vote.
     pub(crate) newest: u64,
-    /// Voters of the current and of the previous set whose registers were read. A voter that came later than a set does
-    /// not count for it.
+    /// Voters of the current set whose registers were read.
     pub(crate) voters: Voters,
+    /// Voters of the previous set whose registers were read. A voter that was added later than a set is not in it, even
+    /// under the number of one that was.
     pub(crate) before: Voters,
     /// New voters that no controller has raised yet.
     pub(crate) new: Voters,
@@ -93,7 +94,8 @@ pub(crate) async fn probe(
 /// Returns whether no other controller can have opened the volume since this one did, in this epoch; `None`: not known.
 ///
 /// The epoch of a voter only rises, so no other controller has since raised a voter that replies to this one. Every
-/// opening raises *open* of each set of voters, so *lease* of each set are enough to rule it out (`lease + open > n`):
+/// opening raises *open* of each set of voters ([`Quorums`]), so *lease* of each set are enough to rule it out
+/// (`lease + open > n`):
 /// of two voters one, of four two. But that holds only for the sets used by that opening, and the membership saved here
 /// may be one or more changes behind. After a change from two voters to three, the two others may have been raised; and
 /// the other controller may have changed the membership since, until it needs fewer of those that it has raised. So

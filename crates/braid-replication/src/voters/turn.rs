@@ -30,7 +30,8 @@ impl<B: VoterTransport> VoterGroup<B> {
             return None;
         }
         if !state.raised.has(voter) {
-            // Raised again, it would let its replica be written and read as if nothing had happened.
+            // A raised voter admits sessions with its replica, which is in sync by the votes and may have lost data: it
+            // is raised again once the replica is dropped.
             let is_in_sync = matches!(&state.phase, VoterPhase::Serving(membership) if membership.in_sync().has(voter));
             let waits = is_in_sync && state.forgotten.has(voter);
             return (!waits).then_some((VoterRequest::Raise { epoch, controller }, false));
@@ -97,8 +98,7 @@ impl<B: VoterTransport> VoterGroup<B> {
                 state.raised.remove(voter);
                 let ever_raised = state.ever_raised.has(voter);
                 match &mut state.phase {
-                    // The voter that was raised is gone, and its word does not count for this one: it was created anew,
-                    // or its disk is an old copy.
+                    // The voter was created anew, or its disk is an older copy: its earlier reply does not count.
                     VoterPhase::Opening(opening) => {
                         opening.replaced(voter, self.transport.now_ns());
                         changed = restarted(&mut state);
@@ -118,8 +118,8 @@ impl<B: VoterTransport> VoterGroup<B> {
                             state.ended = state.bounded || state.refusals > REFUSALS_MAX;
                         }
                     }
-                    // A voter raised by a controller that then gave up is no reason to stop. That controller cannot
-                    // serve without one of the remaining voters, which report it if it goes on.
+                    // Another controller has raised this voter, and may have given up since. To serve, it must raise a
+                    // voter of every lease quorum: so this one stops once too few voters are left for its lease.
                     VoterPhase::Serving(membership) => {
                         let sets: Vec<Voters> = membership.lease_sets().collect();
                         state.refused.insert(voter);
@@ -194,9 +194,9 @@ pub(crate) fn restarted(state: &mut VoterGroupState) -> bool {
     anew
 }
 
-/// Records that a voter has gone back to before this epoch while the volume is served, for example because its disk is
-/// an older copy. Its replica has gone back, too; and the next controller to open the volume must not rely on the votes
-/// that the voter had then.
+/// Records that a voter which was raised to this epoch has an older register while the volume is served, for example
+/// because its disk is an older copy. The voter gets the settled vote again: otherwise the next opening could rely on
+/// an older one. Its replica may have lost data, too.
 fn record_forgotten(state: &mut VoterGroupState, voter: VoterId) {
     let VoterPhase::Serving(membership) = &state.phase else { return };
     let is_replica = membership.config().replicas.has(voter);
