@@ -2,7 +2,7 @@
 
 use braid_engine::ErrorKind;
 
-/// An error number of the protocol. A client is sent no others.
+/// An error number of the protocol. The server sends no others.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Errno {

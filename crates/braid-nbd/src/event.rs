@@ -60,8 +60,8 @@ pub enum Cause {
     /// The export was removed.
     #[error("the export was removed")]
     ExportRemoved,
-    /// The exported device stopped serving while a request was in flight. The request gets no reply: a later session
-    /// settles it.
+    /// The exported device stopped serving while requests were in flight. They get no reply: a later session
+    /// of the device decides their outcome, and the client reconnects.
     #[error("the exported device stopped serving: requests in flight are left to the next session")]
     Unsettled,
     /// The server is stopping.

@@ -65,7 +65,7 @@ pub struct Refusal {
 pub enum ProtocolViolation {
     /// The request does not begin with the magic number.
     Magic(u32),
-    /// A WRITE of more than [`PAYLOAD_BYTES_ABSURD`].
+    /// A payload of more than [`PAYLOAD_BYTES_DISCARDED_MAX`] bytes; the payload's length.
     Payload(u64),
 }
 

@@ -75,7 +75,8 @@ pub enum TlsState {
     Active,
 }
 
-/// Options allowed before TLS where every export requires it. EXPORT_NAME can only be refused by closing.
+/// Options that are handled before TLS even if every export requires TLS; the others get ERR_TLS_REQD. EXPORT_NAME has
+/// no error reply: it is handled, and then closes the connection.
 const WITHOUT_TLS: [u32; 3] = [option::STARTTLS, option::ABORT, option::EXPORT_NAME];
 const CUT_OFF: &str = "another connection, session or controller has taken over";
 const TLS_FIRST: &str = "TLS is required: use nbds:// and the server's certificate authority";
@@ -128,13 +129,13 @@ pub struct Handshake {
     extended: bool,
     /// The export that contexts were selected for, and the contexts.
     context: Option<(String, Contexts)>,
-    /// The last export sent of a list that is sent in parts.
+    /// The name of the last export of the previous part, while the reply to LIST is sent in parts.
     list_position: Option<String>,
     /// The pass of the requested export while its admission is pending.
     pass: Option<Arc<AdmissionPass>>,
     options: u32,
     option_bytes: u64,
-    /// Maximum bytes of a READ that the shard has memory for: announced as the largest block.
+    /// Maximum bytes of a READ, which depends on the shard's memory. Announced as the maximum block size.
     read_bytes_max: u32,
 }
 
@@ -187,8 +188,10 @@ impl Handshake {
     }
 
     /// Takes at most one message from the front of `input` and appends the reply to `out`, at most about 20 KiB.
-    /// Returns how many bytes it took. If it takes none and returns [`HandshakeStep::NeedInput`], it needs more input or, if it wrote
-    /// output, must see the same input again once that output is sent.
+    /// Returns how many bytes it took.
+    ///
+    /// If it takes none and returns [`HandshakeStep::NeedInput`]: without output, the message is incomplete; with
+    /// output, a reply is sent in parts, and the caller passes the same input again once the output is sent.
     pub fn feed(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match self.state {
             HandshakeState::ClientFlags => self.feed_flags(input),
@@ -458,7 +461,7 @@ impl Handshake {
                 self.pass = Some(pass);
                 return HandshakeStep::AwaitAdmission;
             }
-            // A client that retries learns whether the refusal is permanent.
+            // A temporary refusal: if admission will never be granted, the client's next attempt gets ERR_POLICY.
             AdmissionState::Cut => return refuse(out, option_reply::ERR_SHUTDOWN, CUT_OFF),
             AdmissionState::Admitted => {}
         }

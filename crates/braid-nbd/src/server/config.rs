@@ -12,23 +12,25 @@ pub const BYTES_MAX_CONTESTED: u32 = 4 << 20;
 pub const SEGMENT_BYTES: u32 = 1 << 20;
 /// Maximum number of segments of one connection: one for each request, and one more for each full segment of data.
 pub const SEGMENTS_MAX: usize = REQUESTS_MAX + (BYTES_MAX / SEGMENT_BYTES) as usize;
-/// A connection may hold 1/4 of the shard's memory that is left above the reserve.
+/// A connection may hold 1/4 of the shard's memory that stays free above the reserve: see `share.rs`.
 pub const SHARE: u64 = 4;
-/// All connections of an export together may hold as much memory as is left above the reserve.
+/// All connections of an export together may hold as much memory as stays free above the reserve.
 pub const EXPORT_SHARE: u64 = 1;
-/// The reserve is 1/8 of all memory. It is available to small requests only:
+/// The reserve is 1/8 of the shard's memory. Only small requests may use it: see [`SMALL_SHARE`].
 pub const RESERVE_SHARE: u64 = 8;
 /// A request is small if it and everything else that its connection holds are at most 1/64 of the free memory left.
 pub const SMALL_SHARE: u64 = 64;
-/// Maximum number of connections that may pass the first waiter in one turn of the shard's loop, each within its share.
+/// Maximum number of connections that may get memory before the first one in the queue for memory, in one turn of the
+/// shard's loop. Each of them must be within its share.
 pub const PASSING_MAX: usize = 32;
-/// If connections wait for memory for 1/6 of [`ServerConfig::replies_ns`] (5 s), the server disconnects the client that
-/// holds the most memory among those that took nothing of a send for as long.
+/// After a connection has been the first in the queue for memory for 1/6 of [`ServerConfig::replies_ns`] (5 s by
+/// default), the server disconnects one client: of those that have not taken a whole send for as long, the one whose
+/// connection holds the most memory.
 pub const STALL_SHARE: u64 = 6;
-/// Minimum and maximum of the largest READ in bytes. In between, half of the shard's memory is announced as the largest
-/// block.
+/// Bounds of the largest READ that the server announces, in bytes. In between, it announces half of the shard's memory,
+/// rounded down to a power of two.
 pub const READ_BYTES_MAX: (u32, u32) = (64 << 10, 32 << 20);
-/// Maximum number of requests announced to the engine before the first of them begins.
+/// Maximum number of buffered requests that one prefetch hint announces to the engine.
 pub const PREFETCH_REQUESTS_MAX: usize = 32;
 /// Initial size of a connection's stream buffer in bytes.
 pub const STREAM_BYTES: u32 = 32 << 10;
@@ -57,8 +59,8 @@ pub const DIRECT_BYTES_MAX: u32 = 256 << 10;
 pub const DRAIN_TIMES: u64 = 2;
 /// Maximum length of a reply header in bytes: an error with extended headers, an offset and a text.
 pub const HEAD_BYTES: usize = 88;
-/// Size of the buffer for the headers of one send in bytes: 64 for each reply. Only errors are longer; they are split
-/// over two sends.
+/// Size of the buffer for the headers of one send in bytes: 64 for each of [`REQUESTS_MAX`] replies. Only error headers
+/// are longer. If many of them do not fit, the remaining replies wait for the next send.
 pub const HEADS_BYTES: usize = 64 * REQUESTS_MAX;
 /// A send takes no further reply once it holds this many bytes (1 MiB).
 pub const SEND_BYTES: u64 = 1 << 20;
@@ -79,10 +81,10 @@ pub struct ServerConfig {
     pub handshake_ns: u64,
     /// Time limit for the next part of a payload (256 KiB, or a shorter rest) to arrive.
     pub payload_ns: u64,
-    /// Time limit for the client to take one send (about 1 MiB) while others wait for its memory or the connection is
-    /// closing.
+    /// Time limit for the client to take one send (about 1 MiB). It applies while any connection of the shard waits for
+    /// memory, or while this connection is draining.
     pub replies_ns: u64,
-    /// How long a request waits for memory before it fails with ENOMEM.
+    /// How long a request waits for memory as the first in the queue before it fails with ENOMEM.
     pub memory_ns: u64,
     /// Time limit for the last replies when the server stops.
     pub stop_ns: u64,

@@ -40,9 +40,9 @@ pub(super) struct Connection<S> {
     pub upgrading: bool,
     /// The TLS state, from the beginning of TLS.
     pub secure: Option<Box<Secure>>,
-    /// When the export's limits admit the next request; `None` if they were not consulted yet.
+    /// When the throttles of the export admit the next request; `None` if they were not consulted for it yet.
     pub due_ns: Option<u64>,
-    /// When the connection tries again whether its export is still held.
+    /// When the connection checks again whether its export is still held.
     pub held_until_ns: u64,
     /// The handshake, until transmission.
     pub greeting: Option<Box<Greeting>>,
@@ -60,7 +60,8 @@ pub(super) struct Connection<S> {
     /// Maximum bytes of the next receive into the stream.
     pub receive_bytes_max: u32,
     pub input: InputState,
-    /// Number of buffered requests, from `start`, that were announced to the engine or are not announced.
+    /// Number of buffered requests, from `start`, for which no prefetch hint is due: they were announced to the engine,
+    /// or the device had no use for hints.
     pub prefetched: u8,
     pub wait: WaitReason,
     /// Counts steps of the pump that made progress.
@@ -85,16 +86,18 @@ pub(super) struct Connection<S> {
     /// The index of its export's memory share, and the bytes last reported to it.
     pub share: Option<usize>,
     pub reported_bytes: u64,
-    /// It found no memory because its export is over its share: other exports' connections may pass it.
+    /// The connection got no memory because its export is over its share. Connections of other exports may then get
+    /// memory before it.
     pub export_over_share: bool,
 
     /// Segments submitted to the engine.
     pub in_engine: u32,
-    /// Some of them were entered and have not begun: see [`super::hang_up`].
+    /// Some of these segments were entered ([`Host::enter`]) and have not begun: see [`super::hang_up`].
     pub has_entered: bool,
     pub stage: ConnectionStage,
     pub closing_since_ns: u64,
-    /// While draining: when the engine last completed a segment. Since then only the client is waited for.
+    /// While draining: when the drain began or the engine last completed a segment. The time limit of the drain runs
+    /// from here, because only the client can delay it afterwards.
     pub drain_since_ns: u64,
     pub cause: Option<Cause>,
     /// The connection is marked for the end of the batch.
@@ -104,8 +107,9 @@ pub(super) struct Connection<S> {
 pub(super) const TOKEN_RECV: u64 = 0;
 pub(super) const TOKEN_SEND: u64 = 1;
 
-/// Returns the maximum bytes of a READ for this much memory: half of it, so that such a request can gather its memory,
-/// if necessary step by step, whatever small requests hold.
+/// Returns the maximum bytes of a READ on a shard with this much memory: half of it, within [`READ_BYTES_MAX`]. The
+/// other half leaves room for the reserve and for small requests, so that the largest READ can always gather its
+/// memory.
 fn read_bytes_max(memory_bytes: u64) -> u32 {
     let (least, most) = READ_BYTES_MAX;
     let half = (memory_bytes / 2).clamp(u64::from(least), u64::from(most));
@@ -309,7 +313,7 @@ impl<S: Copy> Connection<S> {
         host.close(self.socket);
         self.abandon_input(host);
         if self.secure.is_some() || !self.send_out {
-            // The kernel sends from a copy, if it still sends.
+            // No send is in flight, or it is of encrypted copies in the outbox: the replies' buffers can be freed.
             self.close_sending(host);
         }
         while let Some(slot) = self.ready.pop_front() {
@@ -337,7 +341,7 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Drops a request that is not completely taken in, without a reply.
+    /// Drops all unparsed input, and the request that is not completely taken in. The request gets no reply.
     fn abandon_input<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.wait = WaitReason::No;
         self.start = self.end;
@@ -499,7 +503,8 @@ impl<S: Copy> Connection<S> {
         if self.send_out && contested && over(self.send_since_ns, limits.replies_ns) {
             return self.fail(host, Cause::ReplyTimeout);
         }
-        // Bounds the drain: a client must not keep loans of a removed disk by taking one send after another.
+        // Bounds the whole drain: a client that takes each send just in time must not keep the lent memory of a removed
+        // disk.
         let drain_ns = limits.replies_ns.saturating_mul(DRAIN_TIMES);
         if self.stage == ConnectionStage::Draining && self.send_out && over(self.drain_since_ns, drain_ns) {
             return self.fail(host, Cause::ReplyTimeout);

@@ -1,8 +1,8 @@
-//! A connection over TLS: received records are decrypted into the stream buffer or a payload's segment; sent data is encrypted into a
-//! separate buffer.
+//! A connection over TLS. Received records are decrypted into the stream buffer or a payload's segment; data to be sent
+//! is encrypted into a separate buffer, the outbox.
 //!
-//! The protocol layer sees plaintext and takes it when it can. While it cannot, nothing is decrypted and nothing received; this is the
-//! only back-pressure.
+//! The pump sees only plaintext. While it waits, the connection decrypts nothing and receives nothing; this is the only
+//! back-pressure.
 
 use std::sync::Arc;
 

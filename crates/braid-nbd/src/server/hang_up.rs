@@ -1,5 +1,8 @@
-//! Clients that disconnect before all of their requests have begun: such a client may have resent the requests on
-//! another connection, followed by newer writes. A client that has sent `DISC` is served to the end.
+//! Cancels the requests of clients that have disconnected before the requests have begun.
+//!
+//! A client whose connection breaks may resend its requests on another connection, and write to the same ranges
+//! afterwards. If this server then began the requests of the broken connection, they would overwrite the newer data. A
+//! client that has sent `DISC` does not resend: its requests are served to the end.
 
 use super::connection::Connection;
 use super::host::Host;
@@ -9,8 +12,9 @@ use crate::event::Cause;
 use crate::transmission::{Command, RequestDecision, validate};
 
 impl<S: Copy> Connection<S> {
-    /// Begins the entered requests if the client is still connected: by now each has its place in the order of writes
-    /// ([`braid_engine::Shard::enter`]). Otherwise cancels them and ends the connection.
+    /// Begins the entered requests if the client is still connected. Each has claimed its range
+    /// ([`braid_engine::Shard::enter`]) before this check, so a request that the client sends on another connection
+    /// after this one has broken is ordered after it. Otherwise cancels the requests and drains the connection.
     #[inline]
     pub(super) fn begin_entered<H: Host<Socket = S>>(&mut self, host: &mut H) {
         self.has_entered = false;
@@ -22,7 +26,8 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Ends the connection, and drops its waiting requests, if its client has disconnected. This only saves work.
+    /// Drains the connection and drops its waiting requests if its client has disconnected; returns whether it did.
+    /// This only saves work: `begin_entered` would cancel the requests.
     #[cold]
     pub(super) fn end_if_disconnected<H: Host<Socket = S>>(&mut self, host: &mut H) -> bool {
         let unstarted = self.start < self.end || self.input != InputState::Header;
@@ -38,9 +43,10 @@ impl<S: Copy> Connection<S> {
         if matches!(self.cause, Some(Cause::Disconnected)) {
             return false;
         }
-        // A sole client can harm no other, and may shut down its side while it waits for replies.
+        // A client without another path to the device cannot have resent anything. It may shut down its sending side
+        // and still wait for replies.
         let others = self.session.as_ref().is_some_and(|session| session.export.may_have_other_paths());
-        // With TLS, the end may have been read after the requests.
+        // With TLS, the pump may have read the client's close_notify after the requests, in the same turn.
         let has_ended = matches!(self.cause, Some(Cause::ConnectionClosed { .. }));
         others && (has_ended || host.is_hung_up(self.socket)) && !self.has_buffered_disc(host)
     }

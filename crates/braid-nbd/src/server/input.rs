@@ -78,7 +78,8 @@ impl<S: Copy> Connection<S> {
             match step {
                 PumpStep::Continue => {
                     self.progress += 1;
-                    // Only the first request has waited, and it has now either progressed or failed.
+                    // Of the connection's requests, only the first has waited too long. It has now progressed or
+                    // failed; the next one may wait again.
                     shared.expired_waiter = None;
                 }
                 PumpStep::NeedInput if self.refill(host, shared) => {}
@@ -110,7 +111,8 @@ impl<S: Copy> Connection<S> {
                 HandshakeStep::NeedInput => {}
                 HandshakeStep::StartTls => {
                     if self.start != self.end || self.recv.is_some() {
-                        // Plaintext would be read as if it had been encrypted.
+                        // Plaintext after STARTTLS, which an attacker may have injected, would be taken for decrypted
+                        // data.
                         return self.fail(host, Cause::TlsInjected);
                     }
                     self.upgrading = true;
@@ -172,11 +174,12 @@ impl<S: Copy> Connection<S> {
         })
     }
 
-    /// Announces the buffered requests to the engine. The first has a payload of this length. Takes no input.
+    /// Announces the requests in the stream buffer to the engine, if there are several. The first begins at `start` and
+    /// has `payload` bytes of payload. Does not advance `start`.
     #[inline]
     fn prefetch<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms, payload: u64) {
         let header = header_bytes(terms) as u64;
-        // A single request is submitted before a hint would help.
+        // A hint for a single request would not help: the request itself is submitted at once.
         if u64::from(self.start) + header + payload + header <= u64::from(self.end) {
             self.prefetch_buffered(host, terms);
         }
@@ -186,7 +189,7 @@ impl<S: Copy> Connection<S> {
     fn prefetch_buffered<H: Host<Socket = S>>(&mut self, host: &mut H, terms: &Terms) {
         let device = self.session.as_ref().expect("there are no requests before transmission").export.info().device;
         if !host.benefits_from_prefetch(device) {
-            // Ask again after this many requests.
+            // Check again whether the device benefits from hints after this many requests.
             self.prefetched = PREFETCH_REQUESTS_MAX as u8;
             return;
         }
@@ -310,7 +313,7 @@ impl<S: Copy> Connection<S> {
         }
     }
 
-    /// Returns whether the export is held: then the connection tries again later.
+    /// Returns whether the export is held. If so, a timer retries the connection.
     #[inline]
     fn is_held<H: Host<Socket = S>>(&mut self, host: &mut H, shared: &mut Shared) -> bool {
         let export = &self.session.as_ref().expect("there are no requests before transmission").export;
@@ -318,7 +321,7 @@ impl<S: Copy> Connection<S> {
             return false;
         }
         let now = host.now_ns();
-        // A connection that is woken by something else is queued already.
+        // Until `held_until_ns` a timer is armed already: another event may have woken the connection in between.
         if self.held_until_ns <= now {
             self.held_until_ns = now + HELD_NS;
             shared.throttle(self.held_until_ns, self.index);
@@ -378,8 +381,9 @@ impl<S: Copy> Connection<S> {
         PumpStep::Continue
     }
 
-    /// Begins a READ. Its memory is allocated at once, or step by step by the first waiter. No other request holds
-    /// memory while waiting for more: two such requests could deadlock.
+    /// Begins a READ. Its memory is allocated at once or, if its connection is the first in the queue for memory, step
+    /// by step. Any other request frees what it has got while it waits for more: two requests that each held a part
+    /// could wait for each other for ever.
     #[inline]
     fn begin_read<H: Host<Socket = S>>(
         &mut self,
@@ -391,7 +395,7 @@ impl<S: Copy> Connection<S> {
         self.take_memory(host, shared, slot, 0)
     }
 
-    /// Allocates memory for a READ from its byte `at` on.
+    /// Allocates memory for a READ; its first `at` bytes have memory already. Then submits the READ.
     #[inline]
     fn take_memory<H: Host<Socket = S>>(
         &mut self,
@@ -464,7 +468,8 @@ impl<S: Copy> Connection<S> {
         if !(only && shared.is_first_waiter(self.index)) {
             self.release_gathered(host);
         }
-        // Memory of the connection's other requests is freed after their replies.
+        // If other requests of this connection hold memory, their replies free it: the connection need not queue for
+        // memory of others.
         PumpStep::Wait(if only { WaitReason::Memory } else { WaitReason::Own })
     }
 
@@ -520,7 +525,8 @@ impl<S: Copy> Connection<S> {
                     return PumpStep::Wait(WaitReason::Memory);
                 }
                 Err(error) if error.kind.is_unsettled() => {
-                    // The rest is dropped with the input. The engine's segments are only awaited.
+                    // The request gets no reply: `drain` drops its input. Segments that the engine has already accepted
+                    // only have to complete, so that their buffers can be freed.
                     self.drain(host, Cause::Unsettled);
                     return PumpStep::NeedInput;
                 }
@@ -550,7 +556,9 @@ impl<S: Copy> Connection<S> {
     ) -> PumpStep {
         if segment == NONE {
             let len = SEGMENT_BYTES.min(left);
-            // The engine holds the earlier segments of this request, so they do not wait for other connections.
+            // `only` may be true here: the earlier segments of this WRITE are in the engine and complete without
+            // further memory, so that this connection, though it holds memory while it waits, cannot deadlock with
+            // another one.
             let Some(buf) = self.alloc(host, shared, len, true) else {
                 if shared.expired_waiter == Some(self.index) {
                     let failure = Failure { errno: Errno::NoMemory, text: "no memory for the data", offset: None };
@@ -595,8 +603,8 @@ impl<S: Copy> Connection<S> {
         (self.payload_since_ns, self.payload_bytes) = (now_ns, 0);
     }
 
-    /// Counts received payload bytes. Only [`DIRECT_BYTES`] of them restart the time limit; otherwise a client could
-    /// keep memory for ever by sending single bytes.
+    /// Counts received payload bytes. The time limit restarts only after every [`DIRECT_BYTES`]: otherwise a client
+    /// that sends single bytes could keep the memory for ever.
     fn payload_progressed(&mut self, now_ns: u64, bytes: u32) {
         self.payload_bytes = self.payload_bytes.saturating_add(bytes);
         if self.payload_bytes >= DIRECT_BYTES {
@@ -668,8 +676,8 @@ impl<S: Copy> Connection<S> {
         }
         let requested = self.receive_bytes_max.min(self.stream_len - self.end);
         if requested == 0 {
-            // The buffer is full of options behind one whose reply is sent in parts. The completion of the current send
-            // continues with it.
+            // The buffer is full of handshake options; the reply to the first of them is sent in parts. When the
+            // current part is sent, `sent` continues.
             return;
         }
         self.recv = Some(ReceiveTarget::Stream { requested });

@@ -335,9 +335,10 @@ impl<S: Copy> Server<S> {
         self.shared.tls_turns = TLS_TURNS;
     }
 
-    /// Retries connections that wait for memory, in queue order, until one still finds none. A connection that made
-    /// progress and needs more moves to the end, and so does one whose export is over its share. Afterwards some
-    /// connections within their shares pass the first one.
+    /// Retries the connections that wait for memory, in queue order, until one still gets none: it stays the first. A
+    /// connection that has made progress and needs more memory moves to the end of the queue. So does one whose export
+    /// is over its share, after it has freed what it had gathered. Then up to [`PASSING_MAX`] connections behind the
+    /// first one are retried, which get memory only within their shares.
     fn serve_waiters<H: Host<Socket = S>>(&mut self, host: &mut H) {
         let mut held_back = 0;
         while held_back < self.shared.waiters.len()

@@ -117,9 +117,10 @@ impl<S: Copy> Connection<S> {
     }
 }
 
-/// Gathers a reply's data from a segment on, of which `left` bytes remain, into a send that holds `bytes` already.
-/// Returns the rest that waits for the next send: so memory is freed, and progress observed, as the client takes a long
-/// reply.
+/// Adds a reply's data, `left` bytes from `segment` on, to a send that has `bytes` bytes of data already. Stops once
+/// the send has [`SEND_BYTES`], and returns the segment and the number of bytes with which the next send continues. A
+/// long reply is split this way so that each send frees its segments, and the time limits see that the client makes
+/// progress.
 #[inline]
 fn gather_data(
     requests: &mut Requests,

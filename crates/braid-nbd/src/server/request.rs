@@ -72,7 +72,8 @@ pub(super) struct Segment {
     pub tag: u64,
     /// The read was retried, after a disk did not complete it in time.
     pub retried: bool,
-    /// The loan if `buf` is a disk's own memory: no engine request, and the loan is returned.
+    /// Set if `buf` is a disk's own memory, lent for sending. The segment then has no engine request, and the loan is
+    /// returned instead of freeing `buf`.
     pub loan: Option<Loan>,
 }
 
@@ -170,7 +171,8 @@ impl Requests {
         (REQUESTS_MAX - self.free_slots.len()) as u32
     }
 
-    /// Returns whether a request with this much data may be taken in. A single request always may.
+    /// Returns whether a request with `bytes` bytes of data may be taken in: a slot is free, and the connection's data
+    /// stays within `bytes_max`. If no other request is charged, the limit does not apply.
     #[inline]
     pub fn has_room(&self, bytes: u32, bytes_max: u32) -> bool {
         let sum = u64::from(self.bytes) + u64::from(bytes);

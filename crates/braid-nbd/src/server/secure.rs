@@ -1,7 +1,8 @@
 //! The TLS state of a connection: its buffers, and the records in them.
 //!
-//! All buffers are allocated when TLS begins; only TLS 1.2 allocates per record. The cryptography of a handshake runs on the shard, one
-//! handshake step per turn of its loop, so that other clients are served in between.
+//! All buffers are allocated when TLS begins; only TLS 1.2 allocates per record. The cryptography of handshakes runs on
+//! the shard: at most [`TLS_TURNS`](super::config::TLS_TURNS) steps of all handshakes per turn of its loop, so that
+//! other clients are served in between.
 
 use std::sync::Arc;
 
@@ -141,7 +142,7 @@ impl Secure {
         let mut gathered = 0;
         while self.outbox_len as usize - used >= SEAL_BYTES_MAX {
             let Some(piece) = pieces.get(self.piece) else { break };
-            // Gathered where it is encrypted: lent memory may change concurrently, this copy does not.
+            // Data is copied before it is encrypted in place: lent memory may change concurrently, the copy does not.
             let take = (piece.len - self.piece_at).min((RECORD_DATA_MAX - gathered) as u32);
             let from = piece.buf.add(u64::from(self.piece_at));
             let to = self.outbox.add((used + RECORD_HEADER + gathered) as u64);

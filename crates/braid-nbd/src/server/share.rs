@@ -15,11 +15,13 @@ use super::config::{EXPORT_SHARE, RESERVE_SHARE, SHARE, SMALL_SHARE};
 pub(super) enum MemoryGrant {
     /// It is within the connection's share.
     WithinShare,
-    /// It exceeds the share: it gets memory only as the first waiter.
+    /// It exceeds the share: it gets memory only if its connection is the first in the queue for memory.
     InTurn,
-    /// No memory is available until some is freed.
+    /// It gets nothing until memory is freed: by other connections or, if the connection has further requests, by
+    /// these.
     Exhausted,
-    /// The connections of its export hold too much: those of other exports go first.
+    /// It exceeds the share, and the connections of its export together hold more than theirs: connections of other
+    /// exports get memory first.
     ExportOverShare,
 }
 

@@ -59,7 +59,8 @@ impl Shared {
         }
     }
 
-    /// Returns whether a connection may exceed its share: no other connection has waited longer.
+    /// Returns whether a connection may exceed its share: it is the first in the queue for memory, or the queue is
+    /// empty.
     #[inline]
     pub fn is_first_waiter(&self, index: u16) -> bool {
         self.waiters.front().is_none_or(|&first| first == index)

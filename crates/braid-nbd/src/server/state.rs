@@ -16,13 +16,14 @@ pub(super) enum ConnectionStage {
 pub(super) enum InputState {
     /// A request header.
     Header,
-    /// Not parsed yet: a READ has memory for its first `at` bytes, and waits for more.
+    /// The next header, after the READ in `slot` has got memory. It has memory for its first `at` bytes.
     Gather { slot: u16, at: u32 },
-    /// Not parsed yet: the engine must first accept this segment and those after it.
+    /// `left` bytes of payload or, if 0, the next header, after the engine has accepted `segment` and those after it.
     Submit { slot: u16, segment: u16, left: u32 },
-    /// The payload of a WRITE: `left` bytes, beginning at byte `filled` of `segment`.
+    /// The payload of a WRITE, from byte `filled` of `segment` on. `left` counts the payload from the beginning of
+    /// `segment`, so `left - filled` bytes are outstanding. No segment is allocated yet if `segment` is `NONE`.
     Payload { slot: u16, left: u32, segment: u16, filled: u32 },
-    /// The payload of a refused WRITE.
+    /// `left` bytes of a refused request's payload.
     Discard { slot: u16, left: u32 },
 }
 
@@ -33,9 +34,9 @@ pub(super) enum WaitReason {
     No,
     /// The connection's own limits: a reply must be sent first.
     Own,
-    /// The limits of the export.
+    /// A timer: the export's limits delay the request, the export is held, or a difference is being computed.
     Limits,
-    /// The shard's memory or the engine's slots: others must free some.
+    /// The shard's memory or a slot of the engine: the connection is in the queue for memory.
     Memory,
 }
 

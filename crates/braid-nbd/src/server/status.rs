@@ -19,7 +19,7 @@ use crate::errno::Errno;
 /// Maximum length of an extent with compact headers: a multiple of every block size.
 const EXTENT_BYTES_MAX: u64 = u32::MAX as u64 & !0xffff;
 
-/// Interval between checks of whether a difference is known, in nanoseconds.
+/// Interval between checks whether a difference has been computed, in nanoseconds (2 ms).
 const PENDING_NS: u64 = 2_000_000;
 
 /// Returns the bytes before a context's extents.
@@ -139,7 +139,8 @@ impl<S: Copy> Connection<S> {
         let (allocation, size_bytes) = (session.export.allocation(), session.terms.size_bytes);
         let contexts = &session.contexts;
         let count = usize::from(contexts.allocation) + contexts.differences.len();
-        // The front of the first chunk stands with the other headers, those of the others between the extents.
+        // The first chunk's header is in the send's header buffer. Each further chunk's header is in `buf`, before its
+        // extents.
         let limit =
             if one { 1 } else { (room / count - if count > 1 { HEAD_BYTES } else { 0 }) / extent_bytes(extended) };
         let out = host.memory(buf, room);

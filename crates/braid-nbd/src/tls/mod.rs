@@ -1,11 +1,12 @@
 //! TLS for server and client on rustls, sans-I/O.
 //!
 //! Records are decrypted and encrypted between the caller's buffers. rustls performs the handshake, and all of TLS 1.2.
-//! In TLS 1.3 [`records`] takes over the keys after the handshake and allocates nothing per record; what it does with
-//! them is [`protection`], the only hand-written cryptography. Memory that a peer
-//! can make it hold is bounded: rustls refuses handshake messages over 64 KiB, renegotiation, more than 4 warnings and
-//! more than 32 key changes without data in between; `records` refuses more than 32 records without data. Replies that
-//! a peer provokes are at most [`WIRE_BYTES_MAX`].
+//! In TLS 1.3, [`records`] takes over the keys after the handshake and allocates nothing per record. It protects sent
+//! records with [`protection`], the only hand-written cryptography.
+//!
+//! The memory that a peer can make a connection hold is bounded. rustls refuses handshake messages over 64 KiB,
+//! renegotiation, and more than 4 warnings or 32 key changes without data in between. [`records`] refuses more than 32
+//! consecutive records without data. Replies that a peer provokes are at most [`WIRE_BYTES_MAX`].
 
 pub(crate) mod protection;
 mod records;

@@ -45,11 +45,11 @@ use rustls::{ConnectionTrafficSecrets as Secrets, ContentType, Error, ProtocolVe
 
 use super::{RECORD_DATA_MAX, RECORD_HEADER};
 
-/// The content type that every protected record shows outside.
+/// The outer content type of every protected record (application_data). The real type is encrypted with the content.
 pub(crate) const DATA: u8 = 23;
 /// Length of the authentication tag, the same in every cipher.
 pub(crate) const TAG: usize = 16;
-/// The version that every protected record shows outside: that of TLS 1.2.
+/// The version in the header of every protected record: that of TLS 1.2 (RFC 8446, legacy_record_version).
 const VERSION: [u8; 2] = [3, 3];
 
 /// Splits secrets into cipher, key and IV.

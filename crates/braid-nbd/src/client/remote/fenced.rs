@@ -1,12 +1,15 @@
-//! Fenced exports: replicas whose server admits only one controller, and of its connections only the newest.
+//! Fenced exports: replicas whose server admits one controller, its latest session, and the latest attempt of each of
+//! the session's connections.
 //!
-//! When the server admits a newer connection, all requests of older ones have ended. Unanswered requests can therefore
-//! be resent, however the connection ended. Answered requests keep their effects as long as the node's boot id is the
-//! trusted one. What remains is to limit the wait for a replica that others can replace: `Shared::mark_lost_if_stuck`.
+//! The server admits a new attempt of a connection only after all requests of earlier attempts have ended. So the
+//! session can resend the requests that got no reply, however the connection ended. Writes with a reply keep their
+//! effects as long as the node has the trusted boot id. Only the wait must be limited, since other replicas hold the
+//! same data: see `Shared::mark_lost_if_stuck`.
 
 use braid_engine::Uuid;
 
-/// The user of a replica and what it knows of it: sent to the server on each connection.
+/// Identifies the controller that uses a replica, its session, and the state of the node that it trusts. The client
+/// sends all of it to the server on each connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fenced {
     /// The controller's epoch.

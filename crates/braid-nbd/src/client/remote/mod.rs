@@ -2,8 +2,8 @@
 //!
 //! [`open_disk`] connects once, to learn the export's properties. Each shard opens its own connections at its first I/O
 //! (`session`). Any server can be used, and only the guarantees of the protocol are assumed. Such a disk is *unfenced*:
-//! the server may still carry out requests of an old connection. `docs/operating/failures-cluster.md` describes the consequences. The
-//! replicas of Braid's nodes are *fenced* ([`open_remote`], `fenced`).
+//! after a connection has ended, the server may still carry out its requests. `docs/operating/failures-cluster.md`
+//! describes the consequences. The replicas of Braid's nodes are *fenced* ([`open_remote`], `fenced`).
 
 mod connections;
 mod dial;
@@ -36,7 +36,8 @@ use crate::codec::transmission_flags;
 /// An export and how it is used as a disk.
 #[derive(Clone, Debug)]
 pub struct RemoteConfig {
-    /// The server's address and the export's name; for a fenced export without the parameters sent on each connection.
+    /// The server's address and the export's name. For a fenced export, the name without the terms (`?epoch=…`), which
+    /// the client adds on each connection.
     pub endpoint: Endpoint,
     /// The TLS configuration, with authorities and client certificate. Required if the endpoint requires TLS.
     pub tls: Option<Arc<rustls::ClientConfig>>,
@@ -45,8 +46,8 @@ pub struct RemoteConfig {
     /// Connections per shard, from 1 to [`braid_ring::REMOTE_CONNECTIONS_MAX`]. The default is what the endpoint says,
     /// or one.
     pub connections: Option<u32>,
-    /// Maximum wait for a reply of the server, after which the disk fails. The default is 5 s if other disks hold the
-    /// same data, otherwise 30 s.
+    /// Maximum silence of the server while requests wait for replies, and maximum wait for a connection; then the I/O
+    /// fails. The default is 5 s if other disks hold the same data, otherwise 30 s.
     pub reply_timeout: Option<Duration>,
 }
 

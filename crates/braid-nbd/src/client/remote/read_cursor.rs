@@ -18,12 +18,13 @@ pub(super) struct ReadCursor {
     /// The current range.
     pub(super) from: u32,
     pub(super) to: u32,
-    /// Where the next range begins; the end of the part if there is none.
+    /// Where the next range begins, after the current one was read; the end of the part if there is none.
     next: u32,
-    /// End of the extents received so far, and the first data range among them.
+    /// End of the extents that the server has reported so far.
     described_to: u32,
+    /// The first data range among these extents; holes shorter than [`GAP_BYTES`] within it are read, too.
     data: Option<(u32, u32)>,
-    /// More data follows after a hole.
+    /// The reported extents have more data after `data`, behind a longer hole.
     more_data: bool,
     /// The first error from the server.
     pub(super) error: u32,

@@ -4,9 +4,10 @@
 //! Read data that arrives with other input is copied out; the rest of a long read is received directly into its
 //! destination (`replies`).
 //!
-//! If the server ends a connection, the session reopens it and resends the unanswered requests. If this side abandons a
-//! connection, it does not resend: the server may still carry out the requests. `docs/operating/failures-cluster.md` describes the
-//! consequences. On fenced disks requests are always resent (`fenced`).
+//! If the server ends a connection, the session reopens it and resends the requests that got no reply. If the session
+//! abandons a connection, it fails these requests instead: the server may still carry them out.
+//! `docs/operating/failures-cluster.md` describes the consequences. On fenced disks requests are always resent
+//! (`fenced`).
 
 mod ending;
 mod replies;
@@ -48,7 +49,7 @@ pub(super) const FIRST_ATTEMPT: u64 = 1;
 const DISCONNECT_NS: u64 = 500 * MS;
 
 enum SessionPhase {
-    /// Not connected: not needed, or the retry interval is running.
+    /// Not connected: no I/O needs a connection, or the retry interval is running.
     Down,
     Greeting(Box<Negotiation>),
     Up,
@@ -65,7 +66,8 @@ enum EndReason {
     Refused,
     /// The server or its host ended the connection.
     Ended,
-    /// This side ended it: whether the server carries out the requests is unknown.
+    /// The session ended it, after a time limit or a protocol violation. Whether the server carries out the requests is
+    /// unknown.
     Abandoned,
 }
 
@@ -131,16 +133,19 @@ pub(super) struct Session {
     retry_ns: u64,
     retry_at_ns: u64,
     dialled_ns: u64,
-    /// When input last arrived, or the first request was sent while none was in flight.
+    /// The silence of the server counts from here: when input last arrived, the handshake finished, or a request was
+    /// sent while none was in flight.
     last_received_ns: u64,
-    /// When input last arrived on this established connection.
+    /// When input last arrived after a handshake, on this connection or an earlier one of this session. A handshake
+    /// does not count: it would extend the wait of a fenced disk.
     last_reply_ns: u64,
     next_timeout_check_ns: u64,
     /// The next check for slow reads.
     next_slow_check_ns: u64,
     /// Moving average of read latencies from submission; 0: unknown.
     average_read_ns: u64,
-    /// Since when an abandoned read has waited for a connection; `None` while connected.
+    /// Submission time of the first read that was abandoned before it was sent. It keeps the session connecting, and
+    /// the time limits running. `None` if there is none, and again after a handshake or a reply.
     abandoned_since_ns: Option<u64>,
     timer_ns: Option<u64>,
 }
@@ -342,7 +347,7 @@ impl Session {
             return;
         }
         let (mut out, mut bytes) = (0, 0);
-        // With several connections, none takes all long requests.
+        // With several connections, each takes at most this much data per send: one connection must not take all of it.
         let most = if self.shared.connections > 1 { DATA_BYTES } else { u64::MAX };
         while wire.room() > PIECES_MAX && self.in_send.len() < SLOTS && bytes < most {
             let index = match self.slots.unsent.pop_front() {

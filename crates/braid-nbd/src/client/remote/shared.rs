@@ -24,8 +24,8 @@ pub(super) const FLAGS: u16 = transmission_flags::READ_ONLY
 /// Resolution of the time of the last reply: it is not updated more often.
 const REPLY_TIME_STEP_NS: u64 = 10_000_000;
 
-/// Maximum silence of the server while requests are in flight, maximum wait for a connection, and maximum time for one
-/// reply.
+/// Maximum silence of the server while requests are in flight, maximum wait for a connection, and maximum time for the
+/// reply to one request (30 s).
 pub(super) const REPLY_TIMEOUT_NS: u64 = 30_000_000_000;
 /// The same if other disks hold the same data; the time for one reply stays [`REPLY_TIMEOUT_NS`].
 const REDUNDANT_REPLY_TIMEOUT_NS: u64 = 5_000_000_000;
@@ -80,7 +80,7 @@ pub(super) struct Shared {
     /// Connections per shard.
     pub(super) connections: u32,
     pub(super) fenced: Option<Fenced>,
-    /// The configured maximum wait for a reply.
+    /// The configured maximum wait; `None` for the default: see [`RemoteConfig::reply_timeout`](super::RemoteConfig).
     pub(super) limit_ns: Option<u64>,
     /// Size in bytes as the server reported it.
     pub(super) export_bytes: u64,
@@ -90,14 +90,16 @@ pub(super) struct Shared {
     pub(super) flags: u16,
     /// The server reports holes, so replies are structured.
     pub(super) allocation: bool,
-    /// Other disks hold the same data: in doubt the disk is marked as lost.
+    /// Other disks hold the same data. If it is not certain that the server has kept all writes, the disk is then
+    /// marked as lost.
     pub(super) replaceable: AtomicBool,
     /// Set when the disk is lost, with the reason: its content is unknown, or the server refuses this controller. No
     /// request is sent any more.
     pub(super) lost: OnceLock<Cow<'static, str>>,
     /// A connection was abandoned with unanswered writes that the server may still carry out.
     pub(super) unsettled: AtomicBool,
-    /// Number of answered writes that are not durable by themselves; and how many of them answered flushes cover.
+    /// Number of completed writes that need a flush to be durable; and how many of them completed flushes cover. If the
+    /// two differ, a restart of the server may lose writes.
     pub(super) written: AtomicU64,
     pub(super) flushed: AtomicU64,
     /// When the server last replied on any connection, with a resolution of [`REPLY_TIME_STEP_NS`].

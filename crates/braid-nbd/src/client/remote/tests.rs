@@ -46,7 +46,8 @@ struct Shard {
     output: Vec<u8>,
     gathered: Vec<u8>,
     receiving: Option<Receiving>,
-    /// Bytes sent to the server and not read by it; and how many of them are in a send in flight.
+    /// Bytes that the session has sent and the scripted server has not read. The last `sending` of them are in a send
+    /// in flight.
     sent: Vec<u8>,
     sending: usize,
     timers: Vec<u64>,

@@ -32,7 +32,8 @@ impl Session {
                 self.finish(wire, index, answer);
             }
         }
-        // A restarted server may have lost the data that the flush would have made durable: it is written again.
+        // A restarted server may have lost the data of a write whose flush (in place of FUA) was outstanding. The write
+        // is sent again, then the flush.
         for index in 0..SLOTS as u16 {
             self.slots[index].flushing = false;
         }
@@ -82,7 +83,8 @@ impl Session {
         }
     }
 
-    /// Checks the progress of a fenced disk, whose I/O waits until it is answered or the disk is lost.
+    /// Marks a fenced disk as lost if its server makes no progress. Its I/O does not time out by itself: it waits for a
+    /// reply or until the disk is lost.
     fn check_progress(&mut self, wire: &mut impl Wire, oldest_sent_ns: Option<u64>) {
         let held = [SlotState::Unsent, SlotState::Sent].into_iter().flat_map(|state| self.slots.in_state(state));
         let held = held
@@ -101,7 +103,8 @@ impl Session {
         }
     }
 
-    /// Fails waiting I/O that was submitted at or before this time and is not at the server.
+    /// Fails I/O that was submitted at or before `until_ns` and is not sent: this session's, and the shard's common
+    /// queue unless another connection serves it.
     pub(super) fn fail_unsent(&mut self, wire: &mut impl Wire, errno: i32, until_ns: u64) {
         self.abandoned_since_ns = self.abandoned_since_ns.filter(|since| *since > until_ns);
         for _ in 0..self.slots.unsent.len() {

@@ -1,8 +1,9 @@
 //! Abandons slow reads whose data another disk holds: the reader then reads that disk.
 //!
-//! A sent read does not use its memory until its data arrives, so the memory is free at once, and a late reply is
-//! discarded. The read counts as unanswered until then; one that was not sent yet counts until a connection is
-//! established. A server that makes no progress is therefore still detected.
+//! A sent read does not use its memory until its data arrives. So the session can return the memory when it abandons
+//! the read, and discards a late reply. Until the reply arrives the read still counts for the time limits; a read that
+//! was not sent yet counts until a connection is established. A server that makes no progress is therefore still
+//! detected.
 
 use braid_engine::Op;
 use braid_ring::{RemotePart, SLOW_ERRNO};
@@ -11,12 +12,14 @@ use super::{MS, Reading, SLOTS, Session, SlotState, Wire};
 
 /// Interval between checks for slow reads, while any may be abandoned.
 const SLOW_CHECK_NS: u64 = 10 * MS;
-/// A read is slow after this multiple of the average latency (as a shift), but not before the minimum. If the average
-/// is unknown, the third limit applies.
+/// A read is slow after 8 times the average latency (a shift by 3), within the limits below.
 const SLOW_SHIFT: u32 = 3;
+/// No read is slow before this time.
 const SLOW_MIN_NS: u64 = 20 * MS;
+/// A read is slow after this time while the average is unknown.
 const SLOW_UNKNOWN_NS: u64 = 250 * MS;
-/// Above this limit, twice the average is slow: a single late reply must not prevent other reads from being abandoned.
+/// A read is slow after this time or twice the average, whichever is longer, even if 8 times the average is more. A few
+/// late replies raise the average, and must not keep other reads from being abandoned.
 const SLOW_MAX_NS: u64 = 500 * MS;
 /// Weight of a new latency in the moving average (as a shift).
 const AVERAGE_SHIFT: u32 = 3;
