@@ -8,12 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use x509_cert::Certificate;
 use x509_cert::der::Decode;
 
-/// A certificate with less remaining validity needs attention, in seconds.
+/// A certificate that expires in less than this many seconds needs attention (14 days).
 const SOON_S: i64 = 14 * DAY_S;
 const DAY_S: i64 = 86_400;
 
-/// Returns the warning about a certificate that expires at this Unix time, if it needs attention. `whose` begins the
-/// sentence; `impact` is the effect on clients.
+/// Returns a warning if a certificate has expired or expires in less than 14 days. `expiry_unix_s` is its expiry in
+/// seconds of Unix time. The message is `whose` ("the certificate of …"), followed by [`expiry_text`]; `impact` is the
+/// effect on clients.
 pub fn attention(whose: &str, impact: &str, file: &Path, expiry_unix_s: i64) -> Option<Attention> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
     let when = expiry_text(expiry_unix_s.saturating_sub(now))?;
@@ -27,8 +28,8 @@ pub fn attention(whose: &str, impact: &str, file: &Path, expiry_unix_s: i64) -> 
     })
 }
 
-/// Returns the end of a sentence about a certificate that remains valid for so many seconds: that it has expired, or
-/// expires soon. `None` if it needs no attention yet.
+/// Returns the predicate of a sentence about a certificate that remains valid for `left_s` seconds: "has expired" (0 or
+/// less) or "expires within …". `None` from 14 days on.
 pub fn expiry_text(left_s: i64) -> Option<String> {
     match left_s {
         SOON_S.. => None,
@@ -38,7 +39,8 @@ pub fn expiry_text(left_s: i64) -> Option<String> {
     }
 }
 
-/// Returns when the first certificate in a PEM file expires, in seconds of Unix time; none if that cannot be read.
+/// Returns when the first certificate in a PEM file expires, in seconds of Unix time. `None` if the file cannot
+/// be read or parsed.
 pub fn of_file(path: &Path) -> Option<i64> {
     let certificate = CertificateDer::pem_file_iter(path).ok()?.next()?.ok()?;
     not_after(&certificate)
@@ -48,7 +50,8 @@ fn not_after(certificate: &[u8]) -> Option<i64> {
     of_certificate(certificate).map(|(_, to)| to)
 }
 
-/// Returns when a certificate becomes valid and when it expires, in seconds of Unix time.
+/// Returns when a certificate in DER becomes valid and when it expires, in seconds of Unix time. `None` if it cannot be
+/// parsed.
 pub fn of_certificate(certificate: &[u8]) -> Option<(i64, i64)> {
     let validity = Certificate::from_der(certificate).ok()?.tbs_certificate.validity;
     let unix_s = |time: x509_cert::time::Time| i64::try_from(time.to_unix_duration().as_secs()).ok();

@@ -1,9 +1,9 @@
 //! TLS configuration from PEM files: certificates, keys and authorities.
 //!
 //! What it is: the only code that reads such files, for the daemon's exports, its API and the clients of both.
-//! What it guarantees: an error names the file, the reason and the remedy. Certificates can be renewed while the daemon runs:
-//! [`ServerTls`] detects changed files and uses them for new connections. If the new files are invalid, it keeps the old
-//! configuration and returns the error.
+//! What it guarantees: an error names the file, the reason and the remedy. Certificates can be renewed while the daemon
+//! runs: [`ServerTls::refresh`] detects changed files and uses them for new connections. If the new files are invalid,
+//! it keeps the old configuration and returns the error.
 //! What it never does: support TLS 1.1 or older, renegotiation, OpenSSL or password-protected keys.
 
 #![forbid(unsafe_code)]
@@ -75,7 +75,8 @@ pub struct ClientFiles {
 /// Reads the files of a server, and returns its TLS configuration.
 ///
 /// # Errors
-/// A file is missing, cannot be read or has invalid content; the key does not match the certificate; `client_authorities` is missing.
+/// A file is missing, cannot be read or has invalid content; the key does not match the certificate; client
+/// certificates are requested without `client_authorities`.
 pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>, ErrorDetail> {
     let provider = provider();
     let chain = certificates(&files.certificate)?;
@@ -107,8 +108,8 @@ pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>, ErrorDetail> {
         .with_single_cert(chain, key)
         .map_err(|error| unusable_certificate(&error, &files.certificate, &files.key))?;
     config.ignore_client_order = true;
-    // Connections are long-lived. Sessions are not resumed, so that each connection presents its certificate again, and a certificate
-    // that is no longer trusted is rejected.
+    // TLS sessions are not resumed: each connection presents its certificate again, so that a client whose certificate
+    // is no longer trusted is rejected. Connections are long-lived, so the full handshake costs little.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
@@ -136,11 +137,12 @@ pub fn client(files: &ClientFiles) -> Result<Arc<ClientConfig>, ErrorDetail> {
     Ok(Arc::new(config))
 }
 
-/// Returns the TLS configuration that the address of an NBD server specifies: a directory with `ca-cert.pem` (without it, the
-/// system's authorities are trusted), and optionally `client-cert.pem` and `client-key.pem`.
+/// Returns the TLS configuration that the address of an NBD server specifies. Its directory (`tls-certificates`) may
+/// have `ca-cert.pem` (without it, the system's authorities are trusted), and `client-cert.pem` with `client-key.pem`
+/// (without both, the client presents no certificate).
 ///
 /// # Errors
-/// As [`client`].
+/// As [`client`], or the directory does not exist.
 pub fn nbd_client(request: &TlsOptions) -> Result<Arc<ClientConfig>, ErrorDetail> {
     let existing =
         |name: &str| request.certificates.as_ref().map(|directory| directory.join(name)).filter(|path| path.exists());
@@ -175,7 +177,8 @@ pub fn nbd_client(request: &TlsOptions) -> Result<Arc<ClientConfig>, ErrorDetail
     }
 }
 
-/// Accepts every certificate, as `tls-verify-peer=0` requests: a machine in the middle can read and change all data.
+/// Accepts every server certificate, as `tls-verify-peer=0` in the address requests. An attacker on the network path
+/// can then read and change all data.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
@@ -214,8 +217,8 @@ impl ServerCertVerifier for AcceptAnyCertificate {
     }
 }
 
-/// Returns rustls' default cryptography provider, but with AES-128-GCM preferred: it is as secure as far as is known, and a third
-/// faster than AES-256-GCM.
+/// Returns rustls' `ring` provider, but with AES-128-GCM preferred: no practical attack on it is known, and it is a
+/// third faster than AES-256-GCM.
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     let is_aes_128 = |suite: &SupportedCipherSuite| {
@@ -284,7 +287,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ErrorDetail
 fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ErrorDetail> {
     let (bytes, metadata) = read(path)?;
     if metadata.mode() & 0o004 != 0 {
-        // This is not an error: secrets that are mounted into a container have such modes, and a container has no other users.
+        // Not an error: secrets that are mounted into a container have such modes, and a container has no other users.
         tracing::warn!("the private key {} can be read by every user; chmod o-rwx it", path.display());
     }
     let remedy = "a key in PEM begins with -----BEGIN PRIVATE KEY----- (or RSA or EC PRIVATE KEY)";
@@ -338,8 +341,8 @@ fn unusable_certificate(error: &rustls::Error, certificate: &Path, key: &Path) -
     detail.with("certificate", certificate.display()).with("key", key.display())
 }
 
-/// The attributes that change if a file is replaced or rewritten: device, inode, size, and modification time in seconds and nanoseconds.
-/// `None` if the file cannot be examined.
+/// The attributes that change if a file is replaced or rewritten: device, inode, size in bytes, and modification time
+/// in seconds and nanoseconds. `None` if the file cannot be examined.
 type FileAttributes = Option<(u64, u64, u64, i64, i64)>;
 
 fn attributes_of(files: &ServerFiles) -> Vec<FileAttributes> {
@@ -354,7 +357,7 @@ fn attributes_of(files: &ServerFiles) -> Vec<FileAttributes> {
 /// The TLS configuration of a server, whose files can be renewed while the server runs.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// The files; `None` if the configuration renews itself.
+    /// The files; `None` if the configuration does not come from files: see [`ServerTls::from_config`].
     files: Option<ServerFiles>,
     current: RwLock<Arc<ServerConfig>>,
     /// The attributes of the files at the last check.
@@ -367,7 +370,7 @@ impl ServerTls {
     /// # Errors
     /// As [`server`].
     pub fn load(files: ServerFiles) -> Result<ServerTls, ErrorDetail> {
-        // The attributes are read before the files, so that files that change in between are read again by the next refresh.
+        // The attributes are read before the files: if a file changes in between, the next refresh reads it again.
         let last_attributes = attributes_of(&files);
         let current = server(&files)?;
         Ok(ServerTls {
@@ -377,7 +380,8 @@ impl ServerTls {
         })
     }
 
-    /// Returns a server configuration that is ready and renews itself.
+    /// Returns a server's TLS from a complete configuration that looks up its current certificate itself. It has no
+    /// files, so [`ServerTls::refresh`] does nothing.
     pub fn from_config(current: Arc<ServerConfig>) -> ServerTls {
         ServerTls { files: None, current: RwLock::new(current), last_attributes: Mutex::default() }
     }
@@ -392,11 +396,12 @@ impl ServerTls {
         self.files.as_ref().map_or(Path::new(""), |files| &files.certificate)
     }
 
-    /// Reads the files again if they have changed since the last check, or if `force` is set. Returns whether new connections use a new
-    /// configuration. May block on file I/O.
+    /// Reads the files again if they have changed since the last check, or if `force` is set. Returns whether new
+    /// connections use a new configuration; established ones keep theirs. May block on file I/O.
     ///
     /// # Errors
-    /// As [`server`]. The old configuration stays in use. The same invalid files are reported once, unless `force` is set.
+    /// As [`server`]. The old configuration stays in use. Unchanged invalid files are not reported again, unless
+    /// `force` is set.
     pub fn refresh(&self, force: bool) -> Result<bool, ErrorDetail> {
         let Some(files) = &self.files else { return Ok(false) };
         let mut last_attributes = self.last_attributes.lock().unwrap_or_else(PoisonError::into_inner);

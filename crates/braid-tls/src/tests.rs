@@ -113,7 +113,8 @@ fn client_certificates_are_verified_as_configured() {
     let identity = |from: &Folder| Some(from.issue("client", "a client", ExtendedKeyUsagePurpose::ClientAuth));
     let with = |identity| client(&ClientFiles { identity, ..client_files(&folder) }).expect("right files");
     let (anonymous, known, unknown) = (with(None), with(identity(&folder)), with(identity(&stranger)));
-    // For each setting, whether clients are accepted without a certificate, with a valid one, and with one of another authority.
+    // For each setting, whether a client is accepted without a certificate, with a valid one, and with one of another
+    // authority.
     for (wanted, admitted) in [
         (ClientCertificates::None, [true, true, true]),
         (ClientCertificates::Optional, [true, true, false]),
