@@ -1,9 +1,10 @@
 //! Admission control of exports: a client requests an export as `NAME?TERMS`. Admission may refuse the connection, keep
 //! it waiting, or revoke it later.
 //!
-//! A connection holds an [`AdmissionPass`] from its request until the kernel holds none of its I/O, including I/O that
-//! timed out. Dropping the last reference to the pass notifies admission of the end, so requests are not counted one by
-//! one.
+//! A connection holds one [`AdmissionPass`] from its request for admission until no I/O of the connection is in flight
+//! in the kernel. I/O that has timed out counts as in flight until the kernel completes it. Dropping the last reference
+//! to the pass tells admission that the connection can change nothing any more. The data path therefore counts no
+//! single requests and takes no lock.
 
 use std::fmt;
 use std::sync::Arc;

@@ -106,8 +106,9 @@ pub struct ExportInfo {
     pub name: String,
     /// The engine's device.
     pub device: DeviceId,
-    /// Number of exports ever offered of the device. All exports of a device share this counter, so that each can tell
-    /// whether others exist or existed.
+    /// Number of exports of the device that were ever offered, this one included. All exports of a device share this
+    /// counter: a connection detects by its change, or by a second reference to it, that the device has or had another
+    /// export.
     pub device_export_count: Arc<AtomicU64>,
     /// Size in bytes, a multiple of `block_bytes_min`.
     pub size_bytes: u64,
@@ -123,7 +124,7 @@ pub struct ExportInfo {
     pub tls: ExportTls,
     /// Limits that can be changed while clients are connected.
     pub limits: ExportLimits,
-    /// Identifies the device behind the name.
+    /// Stable identity behind the name: the UUID of the export or, on a replica, of the replicated volume or snapshot.
     pub uuid: Option<[u8; 16]>,
     /// The allocation map, if one exists.
     pub allocation: Option<Arc<dyn Allocation>>,
@@ -199,21 +200,22 @@ impl fmt::Debug for ExportInfo {
 /// Counters of an export's requests over all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExportStats {
-    /// READs answered.
+    /// READs that got a reply, with or without an error.
     pub reads: u64,
-    /// WRITEs answered.
+    /// WRITEs that got a reply, with or without an error.
     pub writes: u64,
-    /// All other requests answered.
+    /// All other requests that got a reply, with or without an error.
     pub others: u64,
-    /// Bytes of READs answered without error.
+    /// Bytes of READs that succeeded.
     pub read_bytes: u64,
-    /// Bytes of WRITEs answered without error.
+    /// Bytes of WRITEs that succeeded.
     pub written_bytes: u64,
-    /// Requests answered with an error.
+    /// Requests that got an error reply; they also count in `reads`, `writes` or `others`.
     pub errors: u64,
 }
 
-/// Whether requests are held. Aligned, so that the check of each request accesses no cache line that others write.
+/// Whether requests are held. Aligned to 128 bytes: every request reads the flag, and a counter in the same cache line
+/// would make that read miss.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Held(AtomicBool);
@@ -231,7 +233,7 @@ pub struct Export {
     /// Number of connections ever opened.
     sessions: AtomicU64,
     removed: AtomicBool,
-    /// No request is taken in: see [`Export::hold`].
+    /// While set, connections take in no request: see [`Export::hold`].
     held: Held,
     counts: [AtomicU64; 6],
     latencies: Latencies,
@@ -321,8 +323,8 @@ impl Export {
     }
 
     /// Holds the requests of all connections, or releases them. While the export is held, its connections stay open and
-    /// take in no further request; requests that were taken in before are answered. A shard observes a hold no later
-    /// than any message that is posted to it afterwards, such as [`crate::server::CountUnanswered`].
+    /// take in no further request; requests that were taken in before still get their replies. A shard observes the
+    /// hold no later than any message that is posted to it afterwards, such as `CountUnanswered` of `braid-nbd`.
     pub fn hold(&self, held: bool) {
         self.held.0.store(held, Ordering::Release);
     }
@@ -385,8 +387,9 @@ impl Export {
         };
         let siblings = self.info.device_export_count.load(Ordering::SeqCst);
         let number = self.sessions.fetch_add(1, Ordering::SeqCst) + 1;
-        // A connection that opens concurrently is counted either before `number` is taken, and is seen here, or after
-        // it, and is seen by the number.
+        // A connection that opens concurrently increments `connections` before `sessions`. If it takes its number
+        // first, this connection sees it in `connections`, here. Otherwise `may_have_other_paths` sees that `sessions`
+        // is no longer `number`.
         let had_others = before > 0 || self.connections() > 1;
         Some(OpenExport { export: self.clone(), number, siblings, had_others })
     }
@@ -417,8 +420,9 @@ impl OpenExport {
     /// another path.
     #[inline]
     pub fn may_have_other_paths(&self) -> bool {
-        // Pairs with the claim of a request that arrives by another path: that claim follows the counting, so one of
-        // the two sees the other.
+        // A client on another path first increments one of these counters (SeqCst), then claims ranges. The caller has
+        // claimed its range before this fence. So either this method sees the increment, or the other request finds
+        // this claim.
         fence(Ordering::SeqCst);
         let info = &self.export.info;
         self.had_others

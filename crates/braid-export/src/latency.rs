@@ -1,10 +1,13 @@
 //! Request latency histograms of an export, updated by all shards.
 //!
-//! The buckets are those of the disk latencies. A request's latency runs from the turn of the shard's loop that takes
-//! in its header to the turn that hands its reply to the socket (with TLS: to encryption). No clock is read for it. It
-//! includes a slow WRITE payload, and the wait of a reply for the previous send. It excludes what a request waits for
-//! before it is taken in: the limits of the export and of the connection, and memory for the data of a READ. A request
-//! that completes within one turn, as on memory disks, counts as 0 ns.
+//! The buckets are those of the disk latencies. A request's latency begins in the turn of the shard's loop that takes
+//! in its header, and ends in the turn that hands its reply to the socket (with TLS: to encryption). Both times are
+//! those of the turns: no clock is read per request, and a request that completes within one turn, as on memory disks,
+//! counts as 0 ns.
+//!
+//! The latency includes the time that the client takes to send a WRITE's payload, and the wait of a reply for the
+//! previous send. It excludes the waits before a request is taken in: for the limits of the export and of the
+//! connection, and for the memory of a READ's data.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,8 @@
-//! The environment of block devices: the features of the kernel's driver, and whether a file system on one of the
-//! devices is mounted in the daemon's own mount namespace.
+//! The environment of block devices: the features of the ublk driver, and file systems on these devices that are
+//! mounted in a mount namespace which only the daemon has.
+//!
+//! Such a mount may end with the daemon's last process. The kernel then writes back the file system, and waits for the
+//! daemon that is ending: a deadlock.
 
 use crate::ExportManager;
 use braid_host::mounts::{self, Mount};
@@ -8,12 +11,13 @@ use braid_ublk::Control as Driver;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The PID namespace of the machine itself, in `/proc/self/ns/pid`: the kernel has a fixed number for it.
+/// The initial PID namespace, as `/proc/self/ns/pid` links to it: the kernel gives it a fixed inode number.
 const MACHINE: &str = "pid:[4026531836]";
 
 impl ExportManager {
-    /// Queries the driver, and warns of file systems on block devices of Braid that are mounted in the mount namespace
-    /// of the daemon alone. Called once, at the start, when the exports are restored.
+    /// Records the features of the driver, and emits the event `export_shares_mounts` for each file system on a block
+    /// device of Braid that is mounted in a mount namespace of the daemon alone. Called once, at the start, after the
+    /// exports were restored.
     pub async fn check_block_environment(self: Arc<Self>) {
         let manager = Arc::clone(&self);
         let mounts_on_devices = tasks::blocking(move || {
@@ -42,15 +46,15 @@ impl ExportManager {
     }
 }
 
-/// Returns whether the daemon's mount namespace differs from the machine's, and so may have no other user than the
-/// daemon.
+/// Returns whether the daemon's mount namespace may differ from the machine's. Then the daemon may be its only user.
 fn has_own_mounts() -> bool {
     let space = |name: &str| std::fs::read_link(name).unwrap_or_default();
     differs_from_machine(&space("/proc/self/ns/mnt"), &space("/proc/1/ns/mnt"), &space("/proc/self/ns/pid"))
 }
 
-/// Compares the targets of these namespace links: the daemon's mounts, the first process's mounts, the daemon's
-/// processes.
+/// Decides from the targets of three links: the mount namespaces of the daemon (`own`) and of process 1 (`first`), and
+/// the daemon's PID namespace (`processes`). In a PID namespace other than the initial one, process 1 is a container's,
+/// so equal mount namespaces prove nothing.
 fn differs_from_machine(own: &Path, first: &Path, processes: &Path) -> bool {
     own != first || processes != Path::new(MACHINE)
 }

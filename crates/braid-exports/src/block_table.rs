@@ -1,4 +1,4 @@
-//! The table of the block devices that this daemon serves, with the recoveries that are to be continued.
+//! The table of the block devices that this daemon serves, and of device recoveries that failed half-way.
 
 use braid_ublk::{Control as Driver, Device, Opening};
 use std::collections::BTreeMap;
@@ -10,9 +10,10 @@ use uuid::Uuid;
 #[derive(Default)]
 pub struct Blocks {
     all: Mutex<BTreeMap<Uuid, Arc<Block>>>,
-    /// Devices of which a recovery failed half-way, and whose users wait: the next attempt continues from there.
+    /// Recoveries that failed half-way, by export. The kernel queues the I/O of such a device until the next attempt,
+    /// which continues from this state.
     interrupted: Mutex<BTreeMap<Uuid, Opening>>,
-    /// The features of the kernel's driver, once they are known.
+    /// The features of the ublk driver; `None` until it was first opened.
     features: Mutex<Option<Vec<String>>>,
 }
 
@@ -35,8 +36,7 @@ impl Blocks {
         self.interrupted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the features of the kernel's driver; none if the driver was not queried, or is
-    /// not loaded.
+    /// Returns the features of the ublk driver; `None` if it was not queried yet or is not loaded.
     pub fn features(&self) -> Option<Vec<String>> {
         self.features.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -1,8 +1,9 @@
-//! Exports as block devices: creates or recovers the device, quiesces it while the exported object does not serve, and
-//! removes it.
+//! Exports as block devices of the ublk driver: creates or recovers the device, quiesces it while the exported object
+//! does not serve, and removes it.
 //!
-//! A device belongs to the kernel and outlives this process: the device of an export is found again by a mark that the
-//! kernel keeps. Calls to the driver block, and so run on blocking threads.
+//! A device belongs to the kernel and outlives this process. The kernel keeps a 64-bit mark for each device, derived
+//! from the export's UUID, by which the next daemon finds the device of an export. Calls to the driver block, so they
+//! run on blocking threads.
 
 use crate::ExportManager;
 use crate::block_table::{Block, Blocks};
@@ -27,10 +28,10 @@ const _: () = assert!(braid_api::limits::BLOCK_QUEUES_MAX == braid_ublk::abi::QU
 
 const _: () = assert!(braid_api::limits::BLOCK_QUEUE_DEPTH_MAX == braid_ublk::abi::QUEUE_DEPTH_MAX);
 
-/// The upper three bytes of the mark of each of Braid's devices: "BRD".
+/// The upper 24 bits of the mark of each of Braid's devices: "BRD".
 const MARK: u64 = 0x42_52_44 << MARK_BITS;
 
-/// The lower bits of a mark, which identify the export.
+/// Number of low bits of a mark that identify the export: the low bits of its UUID.
 pub(crate) const MARK_BITS: u32 = 40;
 
 impl ExportManager {
@@ -135,8 +136,9 @@ impl ExportManager {
         self.inventory.events().warning("export_size", message, &[("export", &saved.name)]);
     }
 
-    /// Updates the block devices of the exports of an array or volume whose size has changed, if the driver can do
-    /// that; `of`: its UUID. Does not wait for the driver: the result is an event.
+    /// Sets the size of the block devices of an array's or volume's exports after its size has changed; `of` is its
+    /// UUID. Returns before the driver has replied: an event reports each device that was resized, or keeps its size
+    /// because the driver cannot change it.
     pub fn resize_blocks_of(&self, of: Uuid) {
         let exports: Vec<(SavedExport, u64)> = {
             let tables = self.inventory.read();
@@ -152,15 +154,16 @@ impl ExportManager {
         }
     }
 
-    /// Quiesces the block device of an export whose object does not serve any more: its users wait. Does nothing if the
-    /// export has no device.
+    /// Quiesces the block device of an export whose object does not serve any more: I/O of the device's users waits
+    /// until [`ExportManager::resume_block`]. Does nothing if the export has no device.
     pub fn quiesce_block(&self, saved: &SavedExport) {
         if let Some(block) = self.blocks.of(saved.uuid) {
             post_to_shards(&self.ring, || Message::Serve { id: block.device.id, export: None });
         }
     }
 
-    /// Lets the users of a quiesced block device continue, on this export. Does nothing if it has no device.
+    /// Resumes a quiesced block device: its I/O goes to `export` from now on. Does nothing if the saved export has no
+    /// device.
     pub fn resume_block(&self, saved: &SavedExport, export: &Arc<Export>) {
         if let Some(block) = self.blocks.of(saved.uuid) {
             post_to_shards(&self.ring, || Message::Serve { id: block.device.id, export: Some(Arc::clone(export)) });
@@ -170,7 +173,8 @@ impl ExportManager {
     /// Removes the block devices of these exports.
     ///
     /// # Errors
-    /// A device is in use, and none was changed; or the driver refuses.
+    /// A device is in use, and then none is removed. The driver refuses a removal, and then earlier devices of the list
+    /// may be removed already.
     pub(crate) async fn remove_blocks(
         &self,
         _listening: &ListeningGuard<'_>,
@@ -191,8 +195,7 @@ impl ExportManager {
         task_result(tasks::blocking(move || manager.remove_all(removals)).await)
     }
 
-    /// Claims all devices exclusively before it removes the first: a later device that is in use must not cost an
-    /// earlier one.
+    /// Opens all devices exclusively before it removes the first: if one of them is in use, none is removed.
     fn remove_all(&self, removals: Vec<DeviceRemoval>) -> Result<(), ErrorDetail> {
         let driver = match Driver::open() {
             Err(error) if error.kind == UblkErrorKind::NoDriver => None,
@@ -219,7 +222,8 @@ impl ExportManager {
         Ok(())
     }
 
-    /// Fails the device of an export that is gone in any case: its users get errors from now on.
+    /// Removes the device of an export that ceases to exist even if the device is in use: its users get errors from now
+    /// on. Returns before the driver has deleted the device.
     pub(crate) fn abandon_block(&self, saved: &SavedExport) {
         drop(self.blocks.interrupted().remove(&saved.uuid));
         let Some(block) = self.blocks.all().remove(&saved.uuid) else { return };
@@ -247,8 +251,9 @@ pub(crate) fn is_mark(mark: u64) -> bool {
     mark >> MARK_BITS == MARK >> MARK_BITS
 }
 
-/// Creates a device or recovers it. A recovery that fails half-way, and so has users that wait, is left in
-/// `interrupted` for the next attempt.
+/// Creates the device of an export, or recovers the one that an earlier daemon has left. A recovery that fails half-way
+/// is put into `interrupted`: the device's users wait until the next attempt continues it. A new device whose creation
+/// fails is deleted.
 fn begin(
     ring: &RingHandle,
     blocks: &Blocks,
@@ -283,7 +288,7 @@ fn begin(
     let offer = |export: Option<&Arc<Export>>| {
         post_to_shards(ring, || Message::Serve { id, export: export.map(Arc::clone) });
     };
-    // For queues that a shard has kept since an earlier attempt.
+    // A shard may still have queues of this device from an earlier attempt: they continue on this export.
     offer(Some(export));
     let opened = opening.shares(&driver).and_then(|shares| {
         for share in shares {
@@ -299,7 +304,7 @@ fn begin(
             Ok(Block { device: opening.into_device(), link })
         }
         Err(error) if opening.device.is_recovered => {
-            // Its users wait for the next attempt.
+            // The device stays, quiesced: its users wait for the next attempt.
             offer(None);
             *interrupted = Some(opening);
             Err(error)
@@ -314,8 +319,8 @@ fn begin(
     }
 }
 
-/// Checks that the shards have room for a device's queues, because a recovery that has begun cannot be undone. An
-/// existing device has the number of queues that it was created with, which is the number in its export's address.
+/// Checks that the shards have room for a device's queues. Checked before a recovery begins, because the driver cannot
+/// undo one. `queues` is the number in the export's address, with which an existing device was created, too.
 fn check_shard_capacity(ring: &RingHandle, queues: u16) -> Result<(), ErrorDetail> {
     let queues_each = usize::from(queues.div_ceil(ring.shards()));
     let send = |shard: u16| {
@@ -336,7 +341,7 @@ struct DeviceRemoval {
 }
 
 impl DeviceRemoval {
-    /// Opens its device exclusively; none if there is no device.
+    /// Opens the export's device exclusively. Returns `None` if the export has no device.
     fn claim(&self, driver: &Driver) -> Result<Option<(Device, Option<File>)>, ErrorDetail> {
         let mark = mark_of(self.uuid);
         let found = match self.known {
@@ -349,8 +354,9 @@ impl DeviceRemoval {
         Ok(Some((device, claim)))
     }
 
-    /// Without the driver there is no device either. If only the node of the driver's control device is missing, there
-    /// may be one: the export is then not forgotten.
+    /// Checks that the export has no device, where `/dev/ublk-control` cannot be opened. If the driver is not loaded
+    /// there are no devices, and the export may be removed. If only the control node is missing, devices may exist: the
+    /// removal is then refused, since the device would outlive its export. `sysfs` lists the kernel's block devices.
     fn check_without_driver(&self, sysfs: &Path) -> Result<(), ErrorDetail> {
         let is_ours = |name: &str| name.strip_prefix("ublkb").is_some_and(is_number);
         let entries = std::fs::read_dir(sysfs).into_iter().flatten().flatten();
@@ -380,7 +386,7 @@ pub(crate) fn remove_device(driver: &Driver, device: &Device) -> Result<(), Erro
     device.end(driver, || ()).map_err(|error| not_removed(error, device, &device.path()))
 }
 
-/// Returns why a device is not removed, with the holder of it.
+/// Returns the error for a device that is not removed; it names the device's holder if that is known.
 fn not_removed(error: UblkError, device: &Device, link: &Path) -> ErrorDetail {
     let holder = braid_ring::disk::holder_of(&device.path());
     match (error.kind, holder) {
@@ -411,7 +417,7 @@ fn is_our_link(path: &Path) -> bool {
     std::fs::read_link(path).is_ok_and(|target| number(&target) == Some(true))
 }
 
-/// Checks that a stable path is free or such a link, and creates its folder.
+/// Checks that a stable path is free or a link to a ublk device, and creates its folder.
 fn check_link(link: &Path) -> Result<(), ErrorDetail> {
     match std::fs::symlink_metadata(link) {
         Ok(found) if !is_our_link(link) => {
@@ -428,7 +434,7 @@ fn not_linked(link: &Path, error: &io::Error) -> ErrorDetail {
 }
 
 fn make_link(link: &Path, device: &Path) -> Result<(), ErrorDetail> {
-    // It may have been created since the device was opened.
+    // Another program may have created something at the path since the first check.
     check_link(link)?;
     let made = || -> io::Result<()> {
         // The link is replaced atomically: a process that opens the path gets the old device or the new one.
@@ -444,7 +450,7 @@ fn make_link(link: &Path, device: &Path) -> Result<(), ErrorDetail> {
     made().map_err(|error| not_linked(link, &error))
 }
 
-/// Removes such a link, and the folders that it leaves empty.
+/// Removes a stable path if it is a link to a ublk device, and folders below [`BLOCK_FOLDER`] that become empty.
 fn unlink(link: &Path) {
     if is_our_link(link) {
         // A link that is gone already is no error.

@@ -1,17 +1,18 @@
-//! Disconnections of clients because of errors: the first few of an export are events of their own, the others are
-//! summarized, so that a flood of them does not evict other events.
+//! Limits the events about clients that were disconnected because of errors. Per export and minute, the first few are
+//! events of their own, and one event summarizes the others: a flood of them does not evict other events from the
+//! bounded history.
 
 use braid_inventory::counted;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Maximum disconnections of one export that are reported each as an event, within [`WINDOW`].
+/// Maximum number of disconnections of one export within [`WINDOW`] that each get an event.
 const REPORTED_MAX: u32 = 16;
 
 /// Time after which the counts of an export begin anew.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// The reported and the counted disconnections, by export; clients that had not selected an export share the empty
+/// The current window of each export with disconnections. Clients that had not selected an export count under the empty
 /// name.
 #[derive(Default)]
 pub(crate) struct ClientErrors(BTreeMap<String, Window>);
@@ -21,7 +22,7 @@ struct Window {
     started: Instant,
     reported: u32,
     counted_only: u64,
-    /// The sentence about the last one that was only counted.
+    /// Describes the last disconnection that was counted without an event.
     last: String,
 }
 
@@ -44,8 +45,8 @@ impl ClientErrors {
         false
     }
 
-    /// Returns the due summaries, each with its export, its count and a sentence: once a minute, and `all` of them at
-    /// the end.
+    /// Ends the windows that are older than [`WINDOW`], or all windows if `all` is set. Returns a summary of each ended
+    /// window that counted disconnections without an event: the export, their number, and the message.
     pub(crate) fn summaries(&mut self, now: Instant, all: bool) -> Vec<(String, u64, String)> {
         let mut due = Vec::new();
         self.0.retain(|export, window| {

@@ -13,10 +13,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// Maximum time in which a server has to answer for a file.
+/// Maximum time for the server of a mounted file to reply; a server that does not reply is taken to be alive.
 const REPLY_MAX: Duration = Duration::from_secs(3);
 
-/// Maximum time of two such checks, with the unmount between them.
+/// Maximum time for one file: two such checks and the unmount.
 const REMOVAL_MAX: Duration = Duration::from_secs(8);
 
 impl ExportManager {
@@ -33,7 +33,8 @@ impl ExportManager {
         for (path, source) in all.into_iter().filter(|(_, source)| !claimed.contains(source)) {
             let mut orphan =
                 Orphan { device: path.display().to_string(), size_bytes: None, removed: false, reason: None };
-            // A mount whose channels a service manager keeps for a daemon that does not run now may be served later.
+            // A service manager may keep the channels of a mount for a daemon that does not run now. Requests to such a
+            // mount wait, so the check times out, and the mount is kept.
             let outcome = tasks::blocking(move || remove_if_dead(&path, &source, dry_run));
             match tokio::time::timeout(REMOVAL_MAX, outcome).await {
                 Ok(Ok(outcome)) => (orphan.removed, orphan.reason) = outcome,
@@ -49,7 +50,8 @@ impl ExportManager {
     }
 }
 
-/// Unmounts one file. Returns whether it was removed, and otherwise why not.
+/// Unmounts the file at `path` if no server replies for it, and `source` is its topmost mount. Returns whether it was
+/// unmounted, and otherwise the reason; a dry run gives no reason for a dead mount.
 fn remove_if_dead(path: &Path, source: &str, dry_run: bool) -> (bool, Option<String>) {
     if let Some(why) = why_alive(path) {
         return (false, Some(why));
@@ -57,7 +59,7 @@ fn remove_if_dead(path: &Path, source: &str, dry_run: bool) -> (bool, Option<Str
     if dry_run {
         return (false, None);
     }
-    // Another file system may have been mounted over it.
+    // `path` would unmount a file system that was mounted over the dead one.
     match mount::mounted(path) {
         Ok(Some(topmost)) if topmost == source => {}
         Ok(_) => return (false, Some("something else is mounted over it".to_owned())),
@@ -74,9 +76,9 @@ fn remove_if_dead(path: &Path, source: &str, dry_run: bool) -> (bool, Option<Str
     }
 }
 
-/// Returns why a mount is not dead; none if no server answers for it.
+/// Returns the reason to keep a mount. `None`: its FUSE connection has ended, so no server can ever reply.
 fn why_alive(path: &Path) -> Option<String> {
-    // A call during the end of the connection fails with another error than later calls.
+    // ECONNABORTED: the connection ended during the call. ENOTCONN: it had ended before.
     let is_dead = |errno: i32| [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|dead| dead.raw_os_error() == errno);
     // Checked by another process: a thread that waits for a hanging daemon would keep this process from ending.
     match probe_process::identity(path, REPLY_MAX) {

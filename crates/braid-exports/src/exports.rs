@@ -143,12 +143,13 @@ impl ExportManager {
         self.export(&name)
     }
 
-    /// Renames an export. Order: clients can ask for the new name; the state file has the new name; the old name is
-    /// withdrawn. If the daemon dies in between, the next start has the export under one of the two.
+    /// Renames an export, in this order: the listener offers it under the new name, too; the state file is written with
+    /// the new name; the listener withdraws the old name, and its clients are disconnected. If the daemon dies in
+    /// between, the next start has the export under one of the two names.
     ///
     /// # Errors
-    /// The name is taken or invalid; clients are connected and `force` is not set (what a client has open bears the old
-    /// name as long as it lives); the state file cannot be written, and then the old name stays.
+    /// The name is taken or invalid; clients are connected and `force` is not set (they would have to reconnect under
+    /// the new name); the state file cannot be written, and then the old name stays.
     pub async fn rename_export(self: &Arc<Self>, export: &str, request: &RenameExport) -> Result<Export, ErrorDetail> {
         self.inventory.refuse_while_stopping_or_upgrading()?;
         let new = request.name.as_str();
@@ -175,7 +176,7 @@ impl ExportManager {
             }
             let table = match &entry.serving {
                 ExportCondition::Listening(open) => tables.listener_of(&entry.saved).map(|table| {
-                    // The current limits, not those at the time when it was offered.
+                    // `info` has the limits and the size at the time when the export began to listen.
                     let size_bytes = open.size_bytes();
                     let limits = limits_of(&entry.saved);
                     (table, ExportInfo { limits, size_bytes, ..open.info().clone() })
@@ -215,7 +216,8 @@ impl ExportManager {
         self.export(new)
     }
 
-    /// Changes the limits of an export. Clients that are within the new limits stay connected.
+    /// Changes the limits of an export: those that `request` sets. Clients stay connected, except those whose address
+    /// the new allow list excludes.
     ///
     /// # Errors
     /// A value is invalid; the state file cannot be written, and then nothing changes.
@@ -336,7 +338,8 @@ impl ExportManager {
         }
     }
 
-    /// Returns the counter that all exports of a device share, incremented by one.
+    /// Increments the counter that all exports of a device share, and returns it: see
+    /// [`ExportInfo::device_export_count`].
     fn siblings_of(&self, device: DeviceId) -> Arc<AtomicU64> {
         let mut tables = self.inventory.write();
         tables.siblings.retain(|_, siblings| siblings.strong_count() > 0);
@@ -346,9 +349,10 @@ impl ExportManager {
         siblings
     }
 
-    /// Offers an export at its address, and binds the address unless other exports listen there already.
+    /// Offers an export at its address, and binds the address unless other exports listen there already. Returns
+    /// [`ExportCondition::Waiting`] while the exported object does not serve.
     async fn listen(self: &Arc<Self>, saved: &SavedExport) -> Result<ExportCondition, ErrorDetail> {
-        // An array may still become active while the daemon stops; its clients would only be disconnected again.
+        // An array may still become active while the daemon stops: clients that connect now would only be disconnected.
         if self.inventory.refuse_while_stopping_or_upgrading().is_err() {
             return Ok(ExportCondition::Waiting);
         }
@@ -415,7 +419,7 @@ impl ExportManager {
         let socket = self.socket_at(&address).await?;
         let table = Arc::new(ExportTable::new());
         let export = offer(&table)?;
-        // Exports that are added to this address later may want TLS, too.
+        // An export that is added at this address later may use TLS: the listener gets the certificate in any case.
         let tls = tls.or(self.encryption.tls_of(ExportTls::Off)?);
         let context = ListenerContext { table: Arc::clone(&table), tls, events: Arc::clone(&self.clients) };
         let task = tasks::spawn(listen::accept(socket, context, self.ring.clone()));
@@ -463,8 +467,9 @@ impl ExportManager {
     fn array_to_export(&self, tables: &Tables, array: &str) -> Result<(Uuid, String, Option<Uuid>), ErrorDetail> {
         let entry = tables.array(array)?;
         let what = if tables.replicated.contains_key(&entry.uuid) { "volume" } else { "array" };
-        // The command that stops or deletes the array has stopped its exports already, or will once this lock is free:
-        // a new export would outlive the array, on a device number that the next array gets.
+        // The command that stops or deletes the array has stopped its exports already, or waits for `listening_lock` to
+        // do so. An export that is added now could outlive the array, and serve the next array that gets its device
+        // number.
         if let Some(doing) = tables.ending(entry.uuid) {
             return Err(ErrorDetail::new(Kind::InUse, format!("{what} {} is being {doing}", entry.name))
                 .with(what, &entry.name)
@@ -501,7 +506,7 @@ impl ExportManager {
             block_bytes: active.request_bytes,
             read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
-            // Without a disk, or an array, that knows its allocation no status is offered.
+            // A map of known zeros helps only if the array, or one of its disks, knows of unallocated ranges.
             allocation: (active.keeping().is_some()
                 || active.open_disks().iter().any(|disk| disk.disk.reports_holes()))
             .then(|| Arc::new(self.ring.known_zeros(active.device)) as _),
@@ -555,7 +560,8 @@ impl ExportManager {
         }
     }
 
-    /// Tells the shards to look for connections whose export is gone, or which are not admitted any more.
+    /// Notifies all shards that exports, limits or admission have changed. Each shard then ends the connections whose
+    /// export was removed or that are no longer allowed.
     pub fn tell_exports_changed(&self) {
         for shard in 0..self.ring.shards() {
             self.ring.post(ShardId(shard), NBD_FRONTEND, Box::new(ExportsChanged));
@@ -666,7 +672,8 @@ fn connections(requested: Option<u32>) -> Result<Option<u32>, ErrorDetail> {
 fn limits_of(saved: &SavedExport) -> ExportLimits {
     ExportLimits {
         connections_max: saved.connections_max.unwrap_or(EXPORT_CONNECTIONS_MAX as u32),
-        // A network that cannot be parsed admits no client: it is refused before it is saved.
+        // `networks` has validated the saved text. Should it not parse nevertheless, it must not admit every client, as
+        // an empty list does.
         allow: saved.allow.iter().map(|text| text.parse().unwrap_or(Network::NOWHERE)).collect(),
         rates: Rates { iops: saved.iops_max, bandwidth_bytes: saved.bandwidth_bytes_max },
     }

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use uuid::Uuid;
 
-/// Prefix of the names under which the service manager keeps channels. The number changes with the parameters that a
-/// FUSE connection has negotiated.
+/// Prefix of the names under which the service manager keeps channels. Its number must be raised when the parameters
+/// that Braid negotiates for a FUSE connection change: a daemon takes over only channels with its own prefix.
 const KEPT: &str = "braid-fuse-1";
 
 /// All mounts of a daemon, by export.
@@ -24,14 +24,14 @@ pub(crate) struct Files {
 pub(crate) struct Mounted {
     /// Where it is mounted.
     pub(crate) path: PathBuf,
-    /// The attributes of the file that it hides.
+    /// The attributes of the empty file below the mount, which the mounted file shows.
     pub(crate) look: Look,
     /// The channels to the kernel, one for each shard.
     pub(crate) channels: Vec<OwnedFd>,
     /// The file that the shards serve, or served last.
     pub(crate) file: Option<Arc<FuseFile>>,
-    /// The service manager keeps its channels, and the kernel resends unanswered requests, so that another daemon can
-    /// continue.
+    /// The mount outlives the daemon: the service manager keeps its channels, and the kernel resends to the next daemon
+    /// the requests that got no reply.
     pub(crate) outlives: bool,
     /// Another program has unmounted it.
     pub(crate) unmounted: bool,
@@ -67,8 +67,8 @@ pub(crate) fn source_of(export: Uuid) -> String {
     format!("braid:{export}")
 }
 
-/// Returns the name under which its channels are kept. It holds the attributes of the file below the mount, which the
-/// mount hides.
+/// Returns the name under which the service manager keeps the channels of an export's file. The name contains the
+/// attributes of the file below the mount, because the next daemon cannot read them through the mount.
 pub(crate) fn kept_name(export: Uuid, look: &Look) -> String {
     format!("{KEPT}-{}-{:o}-{}-{}-{}", export.simple(), look.mode, look.uid, look.gid, look.time_s)
 }

@@ -1,8 +1,9 @@
 //! Exports as files: mounts them, hands them to the shards, and lets them outlive the daemon.
 //!
-//! A mount belongs to its export from the time that the export is added until it is removed. Meanwhile the exported
-//! object may stop and start, and another daemon may take over: users of the file wait. So the FUSE channels are kept
-//! here, and by the service manager if there is one; the shards have duplicates of them while the export serves.
+//! An export's file is mounted from the time that the export is added until it is removed. Meanwhile the exported
+//! object may stop and start, and another daemon may take over: users of the file wait. The FUSE connection must
+//! therefore stay open throughout. This module keeps its channels, and so does the service manager if there is one; the
+//! shards have duplicates of them while the export serves.
 
 use crate::file_table::{Mounted, kept_name, source_of};
 use crate::{ExportManager, notify};
@@ -41,8 +42,8 @@ const UNMOUNTING_MAX: Duration = Duration::from_secs(3);
 /// Maximum users of a file that an error names.
 const USERS_NAMED: usize = 3;
 
-/// Returns whether the kernel resends requests that a daemon has left unanswered. On another kernel, kept channels
-/// would have requests that no daemon ever answers.
+/// Returns whether the kernel resends requests that a daemon has read without a reply (from Linux 6.9 on). On an older
+/// kernel such requests would wait for ever, so the service manager must not keep the channels.
 fn kernel_resends() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     resends(&release)
@@ -139,7 +140,7 @@ impl ExportManager {
         Ok(())
     }
 
-    /// Takes over the channels that an earlier daemon has left of a file, or mounts it.
+    /// Takes over the file of an export with the channels that an earlier daemon has left, or mounts it anew.
     async fn mount_file(&self, saved: &SavedExport, path: &Path, export: &Export) -> Result<(), ErrorDetail> {
         let (source, shards) = (source_of(saved.uuid), usize::from(self.ring.shards()));
         let over = mount::mounted(path).map_err(|error| os_error(&error, "the mounts cannot be listed", path))?;
@@ -166,7 +167,7 @@ impl ExportManager {
         self.mount_anew(saved, path, export, over.is_some()).await
     }
 
-    /// Mounts a file; `dead`: over the remains of a mount whose daemon is gone.
+    /// Mounts a file. `dead`: a mount whose daemon is gone is unmounted first.
     async fn mount_anew(
         &self,
         saved: &SavedExport,
@@ -211,8 +212,8 @@ impl ExportManager {
     fn attach_to_shards(&self, uuid: Uuid, export: &Arc<Export>) -> Option<Arc<FuseFile>> {
         let mut mounts = self.files.mounts();
         let mounted = mounts.get_mut(&uuid)?;
-        // Higher than that of any earlier instance on this connection, so that identifiers which those issued are not
-        // taken for this one's.
+        // From the wall clock, so that it is higher than that of any earlier instance on this connection: an identifier
+        // that an earlier instance has issued to the kernel is then not taken for one of this instance.
         let instance =
             self.inventory.started_unix_ms().wrapping_add(self.inventory.started().elapsed().as_millis() as u64) << 20;
         let file = FuseFile::new(Arc::clone(export), mounted.look, self.ring.clone(), FUSE_FRONTEND, instance);
@@ -263,8 +264,8 @@ impl ExportManager {
         })
     }
 
-    /// Waits until no shard has the file of an export attached: its requests in flight are answered then. `path`: of
-    /// the file, for the error.
+    /// Waits until no shard has the file of an export attached: then its requests in flight have got their replies.
+    /// `path` is the file's, for the error. Call [`ExportManager::detach_file`] first.
     ///
     /// # Errors
     /// [`Kind::TimedOut`]: a disk hangs.
@@ -372,13 +373,15 @@ impl ExportManager {
         let mounts = self.files.mounts();
         let paths = exports.iter().filter_map(|uuid| mounts.get(uuid)).map(|mounted| mounted.path.clone()).collect();
         drop(mounts);
-        // The shards answer the lookup. A thread of this process must not wait for that: if the process were killed
-        // meanwhile, the thread would wait for the process, and the process could not end before the thread.
+        // The shards reply to the lookup, so another process must make it. If this process were killed while one of its
+        // own threads waited for the lookup, the thread would wait for a reply of its own process, which could not end
+        // before the thread.
         probe_process::refresh(paths);
     }
 
-    /// Returns the channels of all files, by the names under which they are kept, for the next build of the daemon; the
-    /// files stay mounted. The shards have answered the requests that they had read.
+    /// Removes and returns the channels of all files, by the names under which they are kept, for the next build of the
+    /// daemon; the files stay mounted. Call it after the shards have ended, and so have replied to every request that
+    /// they had read.
     pub fn hand_over_files(&self) -> Vec<(String, OwnedFd)> {
         let mounts = std::mem::take(&mut *self.files.mounts());
         let continuing = mounts.into_iter().filter(|(_, mounted)| !mounted.unmounted);
@@ -398,7 +401,7 @@ impl ExportManager {
         let ending: Vec<_> = ending
             .map(|(uuid, mounted)| {
                 let path = mounted.path.clone();
-                // The path is resolved, and a file system on the way may hang.
+                // Unmounting resolves the path, which hangs if a file system along it does.
                 (path, tasks::blocking(move || end_file(uuid, &mounted)))
             })
             .collect();
@@ -426,8 +429,8 @@ fn end_file(export: Uuid, mounted: &Mounted) {
     }
 }
 
-/// Returns whether a kept connection is alive. Kernels before Linux 6.9 resend nothing, and are left with no unanswered
-/// request.
+/// Returns whether a kept connection is alive, and has the kernel resend its requests. Kernels before Linux 6.9 refuse
+/// to resend (EINVAL); a daemon keeps channels there only over an upgrade, which leaves no request without a reply.
 fn is_alive(channel: &OwnedFd) -> bool {
     match mount::resend(channel) {
         Err(error) => error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()),

@@ -1,5 +1,5 @@
-//! Devices of the kernel's NBD client on exports of this daemon (`braid mount` creates them). A restarted daemon gives
-//! them new connections; an export with a file system mounted on it is not removed.
+//! Devices of the kernel's NBD client (`/dev/nbdN`) on exports of this daemon; `braid mount` creates them. A restarted
+//! daemon reconnects them. An export whose device is held, mostly by a mounted file system, is not removed.
 
 use crate::ExportManager;
 use crate::provider::ListeningGuard;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use uuid::Uuid;
 
-/// Exists only if the kernel has an NBD client: without it no device is looked for.
+/// Exists only while the kernel's NBD client is loaded. Without it there are no devices to find.
 const MODULE: &str = "/sys/module/nbd";
 
-/// Maximum time for a look at a device, whose export may not answer.
+/// Maximum time to examine or disconnect a device: its export may not reply.
 const LOOK_MAX: Duration = Duration::from_secs(5);
 
 /// An export that kernel devices may use.
@@ -170,7 +170,8 @@ fn mounted(volume: &str, saved: &SavedExport, device: &Path, holder: &str, folde
         .remedy(format!("first: {unmount}; afterwards mount it again. --force does it all the same"))
 }
 
-/// Returns the block device of this machine that an export is, or that is on its file or socket.
+/// Returns the block device of this machine that uses an export: its ublk device, the loop device on its file, or the
+/// kernel's NBD device on its Unix socket.
 fn local_device(saved: &SavedExport) -> Option<PathBuf> {
     match Address::parse(&saved.nbd).ok()? {
         Address::Ublk { path, .. } => std::fs::canonicalize(path).ok(),
@@ -180,7 +181,8 @@ fn local_device(saved: &SavedExport) -> Option<PathBuf> {
     }
 }
 
-/// Returns the identity of an export that the kernel's NBD client may use.
+/// Returns the UUID of an export that the kernel's NBD client may use: one on a Unix socket, while that client is
+/// loaded.
 fn on_socket(saved: &SavedExport) -> Option<Uuid> {
     (saved.nbd.starts_with("unix:") && Path::new(MODULE).exists()).then_some(saved.uuid)
 }

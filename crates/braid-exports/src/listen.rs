@@ -33,7 +33,7 @@ const BACKLOG: i32 = 128;
 
 /// A listening socket.
 pub enum Socket {
-    /// On a path, which is removed with it.
+    /// A Unix socket. Its path is removed when the socket is dropped.
     Unix {
         /// The socket.
         listener: tokio::net::UnixListener,
@@ -144,7 +144,7 @@ pub fn bind_unix(path: &Path) -> Result<(std::os::unix::net::UnixListener, Socke
         None,
     )
     .map_err(|error| refuse(&error.into()))?;
-    // The mode of the open socket becomes that of the path, so that no other user can connect in between.
+    // Before the bind, because it gives the path the mode of the socket: at no time can another user connect.
     let group = braid_group();
     let mode = if group.is_some() { GROUP_MODE } else { OWNER_MODE };
     rustix::fs::fchmod(&socket, Mode::from_raw_mode(OWNER_MODE)).map_err(|error| refuse(&error.into()))?;
@@ -263,7 +263,7 @@ async fn bind_tcp(address: &Address, host: &str, port: u16) -> Result<tokio::net
 pub struct ListenerContext {
     /// The exports.
     pub table: Arc<ExportTable>,
-    /// The certificate, if there is one.
+    /// The daemon's certificate. TLS is offered only while an export of the table uses it.
     pub tls: Option<Arc<ServerTls>>,
     /// Receives the refused clients.
     pub events: Arc<EventQueue>,

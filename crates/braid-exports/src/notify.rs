@@ -26,7 +26,8 @@ pub fn notify_state(state: &str) {
     }
 }
 
-/// Notifies that the daemon is about to become another build of itself, which notifies when it is ready.
+/// Notifies the service manager that the daemon is about to execute its next build (`RELOADING=1`). The next build
+/// sends [`READY`].
 pub fn notify_reloading() {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now_us = now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000;
@@ -38,7 +39,8 @@ pub(crate) fn has_service_manager() -> bool {
     manager_socket().is_some()
 }
 
-/// Stores descriptors with the service manager under a name: the next daemon gets them.
+/// Stores descriptors with the service manager under a name: the next daemon gets them. Does nothing, successfully, if
+/// there is no service manager.
 ///
 /// # Errors
 /// The error of the operating system.

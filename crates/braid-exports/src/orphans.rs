@@ -44,7 +44,7 @@ fn find_orphans(claimed: &BTreeSet<u64>, dry_run: bool) -> Result<Vec<Orphan>, E
     Ok(orphans.map(|device| remove_orphan(&driver, &device, dry_run)).collect())
 }
 
-/// Returns whether a mark is Braid's, and of no export of this daemon.
+/// Returns whether a mark belongs to a device of Braid, but to no export of this daemon.
 fn is_orphan(mark: u64, claimed: &BTreeSet<u64>) -> bool {
     is_mark(mark) && !claimed.contains(&mark)
 }
@@ -53,8 +53,8 @@ fn remove_orphan(driver: &Driver, device: &Device, dry_run: bool) -> Orphan {
     let path = device.path();
     let mut orphan =
         Orphan { device: path.display().to_string(), size_bytes: device.size_bytes(), removed: false, reason: None };
-    // A device of another daemon, with exports of its own; also of one in a container, whose process is not visible
-    // here.
+    // A process serves the device: another daemon, with exports of its own. If it runs in a container, this daemon may
+    // not see the process.
     if let Some(pid) = device.server() {
         let is_visible = Path::new("/proc").join(pid.to_string()).exists();
         let elsewhere =

@@ -29,7 +29,7 @@ pub struct ExportSource {
     pub read_only: bool,
     /// Its description, for clients.
     pub description: String,
-    /// Its holes.
+    /// Its allocation map, if it has one.
     pub allocation: Option<Arc<dyn Allocation>>,
     /// The snapshots that it can be compared with.
     pub differences: Option<Arc<dyn Differences>>,
@@ -71,13 +71,14 @@ pub trait VolumeProvider: Send + Sync {
     /// Stops serving a volume or snapshot if it has no export any more.
     fn release_volume<'a>(&'a self, listening: &'a ListeningGuard<'a>, pool: Uuid, volume: Uuid) -> BoxFuture<'a, ()>;
 
-    /// Refuses to export a replicated volume that bears a pool's label; other devices are not examined.
+    /// Refuses to export a replicated volume that is a member of a pool: its clients would overwrite the pool. Accepts
+    /// every device that is no replicated volume, without examining it.
     ///
     /// # Errors
-    /// It bears one, or that is not known.
+    /// The volume bears a pool's label, or its label cannot be read.
     fn refuse_export_under_label(&self, volume: Uuid, device: DeviceId) -> BoxFuture<'_, Result<(), ErrorDetail>>;
 
-    /// Finds a replicated volume on any node of the cluster, and returns its identity and its name. None: there is
-    /// none, or it is still being created.
+    /// Finds a replicated volume of the cluster, whichever node serves it, by name or UUID, and returns its UUID and
+    /// name. `None`: there is no such volume, it is still being created, or the cluster cannot be queried.
     fn find_replicated_in_cluster<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Option<(Uuid, String)>>;
 }

@@ -10,7 +10,7 @@ use braid_export::RequestClass;
 use braid_inventory::state::SavedExport;
 use braid_inventory::{ArrayCondition, ExportCondition, ExportEntry, Tables};
 
-/// Returns the view of one export. `tables`: those that the entry is of.
+/// Returns the API's view of one export, an entry of `tables`.
 pub fn show_export(tables: &Tables, entry: &ExportEntry) -> Export {
     let saved = &entry.saved;
     let mut stats = None;
