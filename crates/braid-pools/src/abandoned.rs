@@ -1,10 +1,11 @@
-//! Missing members that do not return: first abandoned in the labels, and forgotten when the user accepts the loss of
-//! their data.
+//! Missing members that do not return. One command abandons such a member in the labels. Another one accepts the loss
+//! of its data, and removes it from the labels.
 //!
-//! An abandoned member is never taken back, and blocks that volumes may have had there still read as errors. Only when
-//! the loss is accepted (`pool check --give-up`) are the members removed from the labels. The labels are written before
-//! the pool is told: so after a crash in between, the next start finds no doubt left, and after a crash before that,
-//! all of it.
+//! An abandoned member is never taken back, and blocks that volumes may have had there still read as errors. The loss
+//! is accepted by `pool check --give-up`. This removes the members from the labels first, and from the placement of the
+//! volumes in the pool's tables after that. After a crash between the two, the next start completes the second step
+//! (`remove_stale_placement`), and no volume is in doubt because of these members. After a crash before the first step,
+//! they are still abandoned.
 
 use crate::errors::of_admin;
 use crate::names::name_in_pool;
@@ -85,7 +86,7 @@ impl PoolManager {
         self.pool(&pool.uuid.to_string()).await
     }
 
-    /// Returns where a missing member is, if it can be found.
+    /// Returns the name of the disk or array that has the label of a missing member; [`None`] if a scan finds none.
     async fn find_missing_member(self: &Arc<Self>, pool: &PoolHandle, member: &PoolMember) -> Option<String> {
         let _one_at_a_time = self.arrays.scan_lock.lock().await;
         let (present, _) = self.find_members(pool.uuid).await;
@@ -112,8 +113,9 @@ impl PoolManager {
         self.call(pool, query).await
     }
 
-    /// Accepts the loss of the data of abandoned members: volumes that were in doubt because of them are not any more.
-    /// The caller has claimed the pool. Returns the members' numbers.
+    /// Accepts the loss of the data of all abandoned members, and removes them from the labels: volumes and snapshots
+    /// that were in doubt because of them are in doubt no longer. The caller has claimed the pool. Returns the members'
+    /// numbers.
     ///
     /// # Errors
     /// A volume or snapshot in doubt is exported; a label cannot be written.
@@ -166,8 +168,8 @@ impl PoolManager {
     }
 }
 
-/// Removes members from the owners' placement that are no longer in the labels: the daemon was killed between the two
-/// changes.
+/// Removes from the placement of all owners the members that no label lists any longer: the daemon ended between the
+/// two steps of [`PoolManager::accept_member_loss`].
 pub(crate) fn remove_stale_placement(pool: &mut Pool, label: &PoolLabel) {
     let known = label.numbered().fold(0u128, |all, (number, _)| all | 1 << number);
     let used = (1u128 << (label.members.len() - 1)) | ((1u128 << (label.members.len() - 1)) - 1);

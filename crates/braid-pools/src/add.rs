@@ -1,10 +1,16 @@
 //! Adds members to a pool while it serves.
 //!
-//! The order, for each member: its tables and its ring are zeroed, durably. The pool accepts it as a member and writes
-//! to it what it writes to all members, but allocates nothing there. A checkpoint that began after that completes, so
-//! that the member has everything that a start needs from it. The member's own label says that it is joining. The
-//! labels of all members list it. Only then is anything allocated there. If the addition is interrupted before the
-//! first of the other labels lists the member, it is not a member, and has no data.
+//! The order, for each new member:
+//! 1. Its tables and its ring are zeroed, durably.
+//! 2. The pool accepts it: the pool writes to it what it writes to all members, but allocates no blocks there.
+//! 3. A checkpoint that began after step 2 completes: the device has every table entry that a start reads from a
+//!    member.
+//! 4. The device's own label, with the state *joining*, is durable.
+//! 5. The labels of all members list it.
+//! 6. Blocks may be allocated there.
+//!
+//! If the addition is interrupted before the label of any other member lists the device, it is not a member, and has no
+//! data.
 
 use crate::errors::invalid;
 use crate::members::{ClaimedMembers, layout_on, parse_members, write_initial};
@@ -41,8 +47,8 @@ impl PoolManager {
     /// Adds members to a pool, one after the other.
     ///
     /// # Errors
-    /// Everything that can be refused is refused before anything is written. A later error names those that are members
-    /// by then.
+    /// A refusal comes before anything is written. An error after that names the requested disks and arrays that have
+    /// become members; these stay.
     pub async fn add_pool_members(self: &Arc<Self>, name: &str, ask: AddMembers) -> Result<ShownPool, ErrorDetail> {
         let claim = self.claim_pool(name, "changed").await?;
         let pool = self.serving_pool(&claim.uuid.to_string())?;
@@ -77,13 +83,14 @@ impl PoolManager {
         self.pool(&pool.uuid.to_string()).await
     }
 
-    /// Returns the number of the next member. No number is reused in the life of a pool, except the numbers of
-    /// additions that did not complete.
+    /// Returns the number of the next member. The number of a removed member is never used again; the number of an
+    /// addition that did not complete may be used after the pool was reopened.
     fn next_number(&self, pool: &PoolHandle) -> u8 {
         let tables = self.inventory.read();
         let label = tables.pools.get(&pool.uuid).and_then(|entry| entry.label.as_ref());
         let known = label.map_or(0, |label| label.members.len() as u8);
-        // An addition that did not complete in this session has its records in the pool's tables.
+        // A device that was withdrawn since the pool was opened still has its records in memory, and shards may read
+        // them.
         (known..)
             .find(|number| pool.shared.records.extents(*number) == 0)
             .expect("beyond the last member there is none")
@@ -118,7 +125,9 @@ impl PoolManager {
                 let message = format!("{name} is too small for pool {}: its journal would be, too", pool.name);
                 return Err(invalid(&pool.name, message).remedy(format!("a further member must have at least {least}")));
             }
-            // Not a member that is about to return: no other member has its data.
+            // An interrupted addition leaves a label that says *joining*: it may be overwritten without `force`. The
+            // label of a missing member that is about to return says so, too, and must not be overwritten: no other
+            // member has its data.
             let is_member = |label: &PoolLabel| {
                 let tables = self.inventory.read();
                 tables.pools.get(&pool.uuid).and_then(|e| e.label.as_ref()).is_none_or(|newest| newest.lists(label))
@@ -127,7 +136,7 @@ impl PoolManager {
                 if label.uuid == pool.uuid && label.is_joining() && !is_member(&label));
             let mut found = self.examine_content(&io, backing, *device, force || left).await?;
             if !force && found.as_ref().is_some_and(Signatures::is_foreign) {
-                // Not empty apart from what an interrupted addition has left.
+                // There are other signatures beside that label: this call refuses them.
                 found = self.examine_content(&io, backing, *device, false).await?;
             }
             candidates.push(Candidate { backing: backing.clone(), device: *device, layout, found });
@@ -198,7 +207,8 @@ impl PoolManager {
                 all.add(number, location);
                 (PoolNext::Done, Ok(pool.request_checkpoint()))
             }
-            // Not repeated while there is no space for a write in progress: each attempt would be a commit.
+            // While a write of the pool waits for space, the call is not repeated: each attempt would request a commit
+            // that fails at once.
             Err(AddError::Again) if pool.members_without_space() == 0 => (PoolNext::AfterCommit, Err(AddError::Again)),
             Err(error) => (PoolNext::Done, Err(error)),
         });
@@ -233,7 +243,8 @@ impl PoolManager {
         }
         parts.push(part);
         let written = labels::write(&io, &mut parts, |label| label.members.clone_from(&members)).await;
-        // Also if a disk has failed: some labels may list the member already, and sequence numbers of labels only rise.
+        // After an error, too, the device stays with the pool: some labels may list it already, and cannot be taken
+        // back, as their sequence numbers only rise.
         taken.keep(device);
         self.record_parts(pool.uuid, parts);
         written.map_err(|(member, error)| {

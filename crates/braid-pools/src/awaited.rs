@@ -1,9 +1,9 @@
 //! Pools that are being changed while members of arrays are searched for on their volumes: the search is repeated when
 //! the pool is free.
 //!
-//! The search does not wait for a long change of one pool, as other arrays wait for the search. An array that lacks
-//! such a volume is not started without it: the array would become degraded, and its members would diverge, for no
-//! reason.
+//! The search does not wait for a long change of one pool, as all other arrays wait for the search. An array whose
+//! member is such a volume is not started meanwhile: without the volume the array would be degraded, and the volume
+//! would miss writes.
 
 use crate::PoolManager;
 use crate::manager::WORK_MAX;

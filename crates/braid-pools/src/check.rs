@@ -66,8 +66,8 @@ impl PoolManager {
     /// Reads all tables of a pool that serves, and checks the tables in memory.
     ///
     /// # Errors
-    /// The pool does not serve or is being changed; a member cannot be read; what is to be given up is in use, or can
-    /// be read now.
+    /// The pool does not serve, or is being changed; a member cannot be read. With `give_up`: a volume or snapshot in
+    /// doubt is exported, or an unknown record can be read now.
     pub async fn check_pool(self: &Arc<Self>, name: &str, ask: CheckPool) -> Result<PoolChecked, ErrorDetail> {
         // No other command removes a member meanwhile.
         let claim = self.claim_pool(name, "checked").await?;
@@ -80,7 +80,8 @@ impl PoolManager {
         let given_up = if ask.give_up { self.give_up_damage(&pool, &unknown).await? } else { 0 };
         let mut unknown = if given_up > 0 { self.unknown(&pool).await? } else { unknown };
         if !members_given_up.is_empty() {
-            // After two checkpoints, no start finds these members listed as missing.
+            // The two copies of the checkpoint block list the members that the pool runs without: two checkpoints
+            // rewrite both.
             self.checkpoints(&pool).await?;
         }
         let lost = self.abandoned_members(&pool);
@@ -155,7 +156,8 @@ impl PoolManager {
         }
     }
 
-    /// Returns the indices of unknown records that can be read now. `found`: all that cannot.
+    /// Returns the indices in [`Unknown::damaged`] of the records that are valid on the members now: the pool misread
+    /// them when it was opened. `found`: all entries that are damaged on the members now.
     async fn misread(
         &self,
         parts: &[MemberPart],
@@ -169,8 +171,8 @@ impl PoolManager {
                 continue;
             }
             let Some(part) = parts.iter().find(|part| part.label.member == damaged.id.member) else { continue };
-            // The checksums of addresses are short. A start rejects an address that no volume can have, even if its
-            // checksum is right.
+            // The checksums of addresses are short, and may match by chance. So an entry counts as readable only if
+            // each of its addresses is one that a volume can have; a start rejects others, too.
             if damaged.bytes.is_none() {
                 let device = Device(self.ring.devices(), part.device);
                 let what = DamagedEntry::Addresses(damaged.id.index);
@@ -184,7 +186,7 @@ impl PoolManager {
         Ok(misread)
     }
 
-    /// Gives up the unknown records; returns their number.
+    /// Gives up the unknown records, durably: their space becomes free, and their data is lost. Returns their number.
     async fn give_up_damage(&self, pool: &PoolHandle, unknown: &Unknown) -> Result<u64, ErrorDetail> {
         if unknown.damaged.is_empty() {
             return Ok(0);
@@ -222,7 +224,8 @@ impl PoolManager {
         Ok(lost as u64)
     }
 
-    /// Returns what on the members is damaged, in repeated checks.
+    /// Returns the entries that are damaged on the members. An entry counts only if repeated checks ([`LOOKS`]) find it
+    /// damaged each time.
     async fn examine_disks(&self, parts: &[MemberPart]) -> Result<Vec<(u8, DamagedEntry)>, ErrorDetail> {
         let mut found = Vec::new();
         for part in parts {
@@ -275,7 +278,8 @@ impl PoolManager {
     /// Waits for two checkpoints, so that both copies of the checkpoint block are written.
     ///
     /// # Errors
-    /// A disk's, or there is no space below: then the tables are written when there is space.
+    /// A member's device fails, or a checkpoint takes longer than [`CHECKPOINT_MAX`]. [`Kind::NoSpace`]: a member's
+    /// file system is full, and the tables are written when it has space.
     async fn checkpoints(&self, pool: &PoolHandle) -> Result<(), ErrorDetail> {
         for _ in 0..2 {
             let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;

@@ -41,9 +41,9 @@ pub(crate) struct Closed {
 }
 
 impl PoolManager {
-    /// Closes every pool of a stack level cleanly, except those whose volumes arrays still hold. Nothing of these pools
-    /// is exported any more. Returns a sentence for each pool that could not be closed in time: its acknowledged writes
-    /// are kept, and the next start writes them to the tables.
+    /// Closes every pool of a stack level cleanly, except those with volumes that are still open as disks. The caller
+    /// has stopped all exports of these pools. Returns a sentence for each pool that could not be closed in time: its
+    /// acknowledged writes are kept, and the next start writes them to the tables.
     pub async fn close_pools(self: &Arc<Self>, stack_level: usize, deadline: Instant) -> Vec<String> {
         let on_level =
             |entry: &&PoolEntry| entry.served().is_some_and(|served| stack_level_of_pool(served.key) == stack_level);
@@ -73,8 +73,12 @@ impl PoolManager {
         left
     }
 
-    /// Takes a pool from the shards; its disks stay devices. All tables are written and the labels say so, unless the
-    /// pool is about to be deleted.
+    /// Takes a pool from the shards; its members stay devices. Unless the pool is about to be deleted, all tables are
+    /// written first, and then the labels say that it was closed cleanly. [`Closed::written`] has the error of these
+    /// writes.
+    ///
+    /// # Errors
+    /// The pool does not serve, or its home cannot be called.
     pub(crate) async fn close_pool(self: &Arc<Self>, uuid: Uuid, reason: CloseReason) -> Result<Closed, ErrorDetail> {
         let keep = reason != CloseReason::Deleted;
         let pool = self.serving_pool(&uuid.to_string())?;
@@ -99,7 +103,8 @@ impl PoolManager {
             maintenance.end().await;
         }
         if !keep || written.is_err() {
-            // Nothing may be in progress when the pool is taken; if a member has failed, nothing is.
+            // The shards must not give up the pool while a commit is in progress: this waits for one. If a member has
+            // failed, none is in progress, and the call returns an error.
             let _ = self.call(&pool, |_| (PoolNext::Commit, ())).await;
         }
         let ended = self.ring.stop_pool(pool.key, pool.home).await.map(|(_, ended)| ended);
@@ -156,7 +161,7 @@ impl PoolManager {
             if error.kind != Kind::NoSpace {
                 return Err(error);
             }
-            // An attempt that was in progress has replied to the request, and may have begun before there was space.
+            // The commit that failed may have begun before this request, and before there was space: one more is tried.
             self.call(pool, |_| (PoolNext::Commit, ())).await?;
         }
         let number = self.call(pool, |pool| (PoolNext::Done, pool.request_checkpoint())).await?;
@@ -176,8 +181,8 @@ impl PoolManager {
         let until = Instant::now() + limit;
         let mut tried_again = false;
         loop {
-            // An attempt that was in progress at the request may have begun before there was space: one more is made at
-            // once.
+            // A write that fails for lack of space may have begun before this call, and before there was space: it is
+            // retried once, at once.
             let query = move |pool: &mut braid_engine::pool::Pool| {
                 let waits = pool.waits_for_space();
                 if waits && !tried_again {
@@ -219,7 +224,7 @@ impl PoolManager {
     /// Deletes a pool with all of its volumes: its labels are removed.
     ///
     /// # Errors
-    /// It has exported volumes, or members are missing, and `force` is not set; a disk's.
+    /// `force` is not set, and volumes are exported or members are missing; a device fails.
     pub async fn delete_pool(self: &Arc<Self>, name: &str, force: bool) -> Result<Pool, ErrorDetail> {
         let claim = self.claim_pool(name, DELETED).await?;
         let uuid = claim.uuid;
@@ -287,7 +292,7 @@ impl PoolManager {
         mut parts: Vec<MemberPart>,
     ) -> Result<(), ErrorDetail> {
         let io = self.ring.devices();
-        // If this is interrupted, the next start completes it.
+        // If the removal of the labels is interrupted, this mark makes the next start complete it.
         labels::mark_deleting(&io, &mut parts).await;
         let result = labels::erase(&io, &parts).await.map_err(|left| {
             let named = self.left_labels(&parts, &left);
@@ -392,7 +397,8 @@ impl PoolManager {
                     entry.label = parts.first().map(|part| part.label.clone());
                 }
                 if let PoolCondition::Serves(served) = &mut entry.condition {
-                    // Also if a disk has failed: the sequence numbers of labels only rise.
+                    // After an error, too: some labels may have the new sequence numbers, which must not be used for
+                    // another content.
                     served.parts = parts;
                 }
             }

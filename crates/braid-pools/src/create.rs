@@ -26,7 +26,9 @@ impl PoolManager {
     /// on all members say that it is active.
     ///
     /// # Errors
-    /// The reason. No remains are left that could be taken for a pool; if some cannot be removed, the error names them.
+    /// The name is taken; a member is in use, unsuitable, or not empty without `force`; a device fails. After an error
+    /// no label is left that could be taken for a pool's, or the error names the members whose labels could not be
+    /// removed.
     pub async fn create_pool(self: &Arc<Self>, ask: CreatePool) -> Result<Pool, ErrorDetail> {
         self.inventory.refuse_while_stopping_or_upgrading()?;
         let requested = parse_request(&ask)?;
@@ -93,7 +95,7 @@ impl PoolManager {
             Err(error) => Err(error),
         };
         if let Err(error) = opened {
-            // The next start completes what is left half-done.
+            // If the removal of the labels is interrupted, this mark makes the next start complete it.
             labels::mark_deleting(&io, &mut parts).await;
             let error = match labels::erase(&io, &parts).await {
                 Ok(()) => error,

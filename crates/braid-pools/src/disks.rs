@@ -16,14 +16,14 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 impl PoolManager {
-    /// Opens a volume as a disk. While it is open, no other component writes to it; [`PoolManager::close_volume`] closes
-    /// it.
+    /// Opens a volume as a disk. No other component writes to it until [`PoolManager::close_volume`] closes it.
     ///
     /// # Errors
     /// There is no such volume, its pool does not serve, it is in use, or it cannot be written.
     pub async fn open_volume(self: &Arc<Self>, spec: &DiskSpec) -> Result<(Disk, Uuid), ErrorDetail> {
         let text = spec.volume().unwrap_or_default();
-        // An export that is being added is in the tables by then, or sees the holder of the volume.
+        // A command that adds an export has this lock: its export is in the tables by now, or will find that the volume
+        // is held.
         let listening = self.exports.listening_lock.lock().await;
         let Located { pool, uuid, name } = self.locate(text, OwnerKind::Volume).await?;
         self.inventory.refuse_closing_pool(pool.uuid)?;
@@ -89,7 +89,7 @@ impl PoolManager {
         Ok(Disk::from_device(&called(spec.clone(), &now), source.device, source.size_bytes))
     }
 
-    /// Closes a volume as a disk: nothing is in flight on it any more.
+    /// Closes a volume as a disk. The caller has nothing in flight on it. The volume stays served if it is exported.
     pub async fn close_volume(self: &Arc<Self>, volume: Uuid) {
         let listening = self.exports.listening_lock.lock().await;
         let Some(pool) = self.inventory.write().held_volumes.remove(&volume) else { return };

@@ -37,7 +37,7 @@ pub(crate) struct HomeVolume {
 }
 
 impl HomeVolume {
-    /// Returns the same with another size.
+    /// Returns a copy with another size, in bytes.
     pub(crate) fn with_size(&self, size_bytes: u64) -> HomeVolume {
         HomeVolume { size_bytes, ..self.clone() }
     }
@@ -113,7 +113,8 @@ impl PoolManager {
         }
     }
 
-    /// Publishes a volume's device. Returns also whether all requests that began before have ended.
+    /// Publishes a volume's device with the size of `volume`. Returns also whether all requests that began before have
+    /// ended within [`RELEASING_MAX`].
     pub(crate) async fn publish_size(
         &self,
         pool: &PoolHandle,
@@ -189,8 +190,8 @@ impl PoolManager {
         self.exports.resize_blocks_of(volume);
     }
 
-    /// Stops serving a volume or snapshot that is not exported any more. An export that is being added is not in the
-    /// tables yet: only a holder of the lock of listening addresses knows that there is none.
+    /// Stops serving a volume or snapshot, unless it is exported or open as a disk. An export that is being added is
+    /// not in the tables yet, but its command has the lock of listening addresses: so the caller has to have that lock.
     pub async fn release_volume(self: &Arc<Self>, _listening: &ListeningGuard<'_>, pool: Uuid, volume: Uuid) {
         let Ok(handle) = self.serving_pool(&pool.to_string()) else { return };
         let Ok(_one_at_a_time) = self.work_soon(&handle).await else {
@@ -212,8 +213,9 @@ impl PoolManager {
         }
     }
 
-    /// Stops serving a volume that is not in the tables any more. Returns false if a disk hangs with requests to it:
-    /// then this completes when the disk responds. The caller has the pool's lock.
+    /// Stops serving a volume whose entry the caller has removed from the pool's served volumes. Returns false if a
+    /// disk hangs with requests to the volume: then this continues in the background until the disk responds. The
+    /// caller has the pool's lock.
     pub(crate) async fn stop_serving_volume(
         self: &Arc<Self>,
         handle: &PoolHandle,

@@ -34,7 +34,8 @@ impl PoolManager {
         for present in self.arrays_of_pools().await {
             pools.entry(present.label.uuid).or_default().push(present);
         }
-        // Pools that were listed as waiting and are not found at all now are reported anew.
+        // Pools that do not serve, and of which no member is found now, are removed; `list_missing_pools` lists those
+        // again that the saved state knows.
         let gone = |uuid: &Uuid, entry: &mut PoolEntry| entry.served().is_some() || pools.contains_key(uuid);
         self.inventory.write().pools.retain(gone);
         // All at once: a pool whose disk hangs does not delay the others.
@@ -90,7 +91,9 @@ impl PoolManager {
         present
     }
 
-    /// Evaluates one pool: opens it as requested, or lists it with the reason why not.
+    /// Evaluates one pool by the members found: opens it, completes its interrupted deletion, or lists it with the
+    /// reason why it does not serve. Closes the disks that the pool does not use. A pool that is being changed is left
+    /// alone.
     pub(crate) async fn evaluate_pool(
         self: &Arc<Self>,
         uuid: Uuid,
@@ -141,7 +144,7 @@ impl PoolManager {
         let name = label.name.to_string();
         let present = self.without_former_members(&label, present).await;
         if present.is_empty() {
-            // None of the disks found was ever a member.
+            // By the newest label, no device found is a member.
             return;
         }
         let mut tells = true;
@@ -204,8 +207,8 @@ impl PoolManager {
         self.inventory.write().pools.insert(uuid, entry);
     }
 
-    /// Separates devices that are not members by the newest label. They were removed, and only their own label does not
-    /// say so yet; or their addition did not complete.
+    /// Returns the devices that are members by the newest label. Reports and closes the others: their own label is
+    /// older than their removal or abandonment, or their addition did not complete.
     async fn without_former_members(&self, label: &PoolLabel, present: Vec<FoundMember>) -> Vec<FoundMember> {
         let (left, present): (Vec<FoundMember>, Vec<FoundMember>) =
             present.into_iter().partition(|one| is_former_member(label, one));
@@ -301,7 +304,8 @@ impl PoolManager {
             );
         }
         let said = |other: &PoolLabel| PoolLabel { member: label.member, layout: label.layout, ..other.clone() };
-        // Only the label of a member that was about to return says so; the other labels do not yet.
+        // The label of a returning member says *joining* before the other labels do: it may differ from them at the
+        // same sequence number.
         let differs = |h: &&FoundMember| !h.label.is_joining() && said(&h.label) != *label;
         let apart = present.iter().filter(|h| h.label.sequence == label.sequence).find(differs);
         if let Some(one) = apart {
@@ -325,7 +329,8 @@ impl PoolManager {
                     missing.push(self.missing(label.uuid, number, member, disk_errors));
                     absent |= u128::from(force) << number;
                 }
-                // A member that was missing is not judged by its label: its ring tells whether it is current.
+                // The label of a missing member is old by nature. When the pool is opened, the member's ring tells
+                // whether its data is current.
                 [one]
                     if member.state != MemberState::Missing
                         && one.label.sequence + STALE_SEQUENCES <= label.sequence =>

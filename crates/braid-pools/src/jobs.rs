@@ -47,9 +47,9 @@ impl PoolManager {
         served.flat_map(|(name, served)| served.jobs.show(name)).collect()
     }
 
-    /// Updates the progress of a pool's jobs, and finds new ones. If nothing has `moved`, and no job or removal is
-    /// running, nothing is looked up. `ends_recorded`: the ends of compactions and flattenings have been recorded before
-    /// this call.
+    /// Updates the progress of a pool's jobs, and finds new ones. Does nothing if `moved` is false (since the last call
+    /// there was nothing to move or to flatten), no job is running, and no member is being removed. `ends_recorded`:
+    /// the maintenance task has recorded the ends of compactions and flattenings before this call.
     pub(crate) async fn update_jobs(&self, pool: &PoolHandle, moved: bool, ends_recorded: bool) {
         let Some(jobs) = self.jobs_of(pool) else { return };
         let leaving: Vec<u8> = {
@@ -92,9 +92,10 @@ impl PoolManager {
                 PoolWork::Move(volume) if work_state.volumes.contains(&volume) => {
                     (left.contains_key(&volume), JobState::Done)
                 }
-                // The maintenance task records the end of a compaction.
+                // Only the maintenance task ends this job (`report_compacted`).
                 PoolWork::Compaction(volume) if work_state.volumes.contains(&volume) => (true, JobState::Done),
-                // So it does for a flattening; a volume that was rolled back has nothing to be copied.
+                // The maintenance task ends this job, too (`report_flattened`). It does not if a rollback has left
+                // nothing to flatten: such a job ends here.
                 PoolWork::Flattening(volume) if work_state.volumes.contains(&volume) => {
                     let is_done = work_state.independent.contains(&volume);
                     let ended = if is_done { JobState::Done } else { JobState::Cancelled };
@@ -106,7 +107,7 @@ impl PoolManager {
                 jobs.end(state, |other| other == work);
             }
         }
-        // Also if the last paused job has ended just now.
+        // If the last paused job has just ended, the home has to learn that nothing is paused any more.
         if was_paused || jobs.running().iter().any(|(_, state)| *state == JobState::Paused) {
             self.pause_jobs(pool, &jobs).await;
         }

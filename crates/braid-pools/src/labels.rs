@@ -1,11 +1,12 @@
 //! Labels of pools on devices: validated, written, removed.
 //!
-//! Every change is written to all members twice, under two sequence numbers: the second only when the first is durable
-//! on every member, and the first only when every member has the label before it. So labels are at most one sequence
-//! number apart, and a label that is two behind has missed a change: it is an old copy.
+//! Every change is written to all members twice, under two consecutive sequence numbers. The first write begins when
+//! the label before it is durable on every member; the second begins when the first is durable on every member. So the
+//! labels of two members are at most one sequence number apart. A label that is two behind the newest has missed a
+//! change: it is an old copy.
 //!
-//! A member that is to be added, or returns, has a label that says so before the others' labels list it, under the
-//! sequence number that the others have then.
+//! A device that is being added, and a missing member that returns, first get a label of their own that says *joining*,
+//! under the sequence number that the other labels have. Only after that do the other labels list it.
 
 use braid_api::{ErrorDetail, Kind};
 use braid_engine::{DeviceId, DeviceIo, IoError};
@@ -14,7 +15,8 @@ use braid_format::{BLOCK_BYTES, LABEL_BYTES, examine};
 use braid_inventory::{MemberPart, combine_copies};
 use braid_ring::RingDevices;
 
-/// Reads the label of a device.
+/// Returns the newest valid copy of a device's label. [`None`]: the device has no label. The inner error says why the
+/// label is not valid.
 ///
 /// # Errors
 /// The device's.
@@ -30,14 +32,15 @@ pub async fn read(io: &RingDevices, device: DeviceId) -> Result<Option<Result<Po
 }
 
 /// Changes the labels of all members: they become the newest label as modified by `change`, each with its own member
-/// number and layout. First, labels that are behind are raised to the newest: so no label is ever more than one behind
-/// another one, however often this is interrupted or fails.
+/// number and layout. First, labels that are behind get the content of the newest: so no label is ever more than one
+/// sequence number behind another, however often a change is interrupted or fails. All labels are durable when this
+/// returns.
 ///
-/// A sequence number has one content. If a device fails, the parts have the label that was tried last, and the next
-/// change completes it: some members may have it on the disk.
+/// A sequence number never stands for two contents. After an error `parts` have the label that was written last, as
+/// some members may have it on the disk. The next change begins by writing that label to all members.
 ///
 /// # Errors
-/// A device's.
+/// The number of a member whose device failed, and the error of the device.
 pub async fn write(
     io: &impl DeviceIo,
     parts: &mut [MemberPart],
@@ -73,7 +76,8 @@ pub fn newest<'a>(labels: impl Iterator<Item = &'a PoolLabel>) -> Option<&'a Poo
 /// # Errors
 /// The device's.
 pub(crate) async fn announce(io: &impl DeviceIo, part: &mut MemberPart) -> Result<(), IoError> {
-    // An earlier interrupted write may have left one copy torn: that copy is written first, or none would be whole.
+    // An earlier interrupted write may have left one copy torn. That copy is written first: the whole one stays until
+    // then.
     part.copy_first = is_copy_doubtful(io, part).await;
     put(io, part).await?;
     io.flush(part.device).await
@@ -105,7 +109,7 @@ async fn put(io: &impl DeviceIo, part: &MemberPart) -> Result<(), IoError> {
     let bytes = part.label.encode().map_err(|_| IoError::of(braid_engine::ErrorKind::Invalid))?;
     let layout = part.label.layout;
     let both = [layout.label_start, layout.copy_start];
-    // One after the other, and a torn or older copy first; each write is durable before the next. So a crash always
+    // A torn or older copy is written first, and the first write is durable before the second begins. So a crash always
     // leaves one copy whole.
     for offset in if part.copy_first { [both[1], both[0]] } else { both } {
         io.write(part.device, offset, bytes.to_vec(), true).await?;

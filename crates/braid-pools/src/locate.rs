@@ -32,7 +32,7 @@ impl PoolManager {
         self.locate(text, kind).await.map(|found| (found.pool.uuid, found.uuid, found.name))
     }
 
-    /// Returns the volume or snapshot that a text names, as [`PoolManager::find_owner`] does, with a handle of its pool.
+    /// Returns the volume or snapshot that a text names, with a handle of its pool: see [`PoolManager::find_owner`].
     ///
     /// # Errors
     /// [`Kind::NotFound`]; the text names something of another kind; [`Kind::Unsupported`] if the volume is replicated.

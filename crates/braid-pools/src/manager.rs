@@ -133,8 +133,8 @@ impl PoolManager {
         }
     }
 
-    /// Locks a pool on behalf of a holder of the lock of listening addresses, with a time limit: every change of an export waits
-    /// for that holder, so that the holder must not wait for a long change of one pool.
+    /// Locks a pool, with a time limit, for a caller that has the lock of listening addresses. Every change of an
+    /// export waits for that lock: so its holder must not wait for a long change of one pool.
     ///
     /// # Errors
     /// [`Kind::InUse`].

@@ -17,7 +17,8 @@ use std::sync::{Arc, PoisonError};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-/// Bytes that are zeroed by one request, and by one that may have to write the zeros.
+/// Maximum bytes that one request zeroes: with the permission to unmap, and without, when the device may have to write
+/// the zeros.
 const ZERO_BYTES: u64 = 32 << 20;
 
 const WRITE_BYTES: u64 = 4 << 20;
@@ -52,7 +53,7 @@ pub(crate) struct ClaimedMembers<'a> {
 }
 
 impl ClaimedMembers<'_> {
-    /// Excludes a device from being given back: it is a member now.
+    /// Excludes a device from [`PoolManager::give_back_members`]: the pool keeps it.
     pub(crate) fn keep(&mut self, device: DeviceId) {
         let Some(at) = self.devices.iter().position(|(_, other)| *other == device) else { return };
         if let (MemberBacking::Disk(disk), _) = self.devices.remove(at) {
@@ -362,9 +363,10 @@ pub(crate) async fn write_initial(
     layout: &PoolMemberLayout,
     start: &Checkpoint,
 ) -> Result<(), IoError> {
-    // The pool's own writes must not find the file system full later.
+    // Space in a file is allocated now: the pool's own writes must not find the file system full later.
     let reserved = if is_file(backing) { RESERVED_BYTES_MAX } else { 0 };
-    // The ring as well: a disk that was a member before may have batches of the current run of a pool that serves.
+    // The ring is zeroed, too: the disk may have been a member of this pool since the pool was opened, and have batches
+    // that a start would take for those of the current run.
     for area in [layout.ring, layout.owners, layout.table, layout.addresses] {
         let first = area.bytes.min(reserved);
         zero(io, device, Flags::NO_UNMAP, (area.start, first)).await?;

@@ -72,7 +72,7 @@ impl MemoryLogs {
         self.old.lock().unwrap_or_else(PoisonError::into_inner).remove(&session);
         let name = self.folder.name(self.pool, session);
         self.folder.remove(&name).map_err(|error| error.to_string())?;
-        // Rounded down: its contents have to fit into the rings.
+        // Rounded down, as the rings must have room for all that the log holds.
         let bytes = (bytes / PAGE_BYTES * PAGE_BYTES) as usize;
         let memory_log = Arc::new(self.folder.create(self.pool, session, bytes).map_err(|error| error.to_string())?);
         *self.new.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&memory_log));

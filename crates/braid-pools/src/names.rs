@@ -12,7 +12,8 @@ use uuid::Uuid;
 /// Suffix of the name of a pending snapshot, after its identity.
 const PENDING_SUFFIX: &str = ".pending";
 
-/// Suffix of the name of a replica metadata volume, after the identity of the replica's data: recorded in pools, and so never changed.
+/// Suffix of the name of a replica metadata volume, after the identity of the replica's data. Existing pools have such
+/// names: the suffix must not change.
 const METADATA_SUFFIX: &str = ".companion";
 
 /// Returns a volume or snapshot by its identity.

@@ -1,5 +1,5 @@
-//! Pools whose own writes find no space below, as the file system of a member's file is full: how that is reported, and
-//! how pools that could not be opened for this reason are tried again.
+//! Pools whose own writes find no space, as the file system of a member's file is full. This is reported, and a pool
+//! that could not be opened for this reason is opened again later.
 
 use crate::PoolManager;
 use braid_api::{ErrorDetail, Kind, StartPool};
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Interval between two attempts to open a pool, in ticks of the monitor: initially, and at most.
+/// Interval between two attempts to open a pool, in ticks of the monitor: the first one, and the maximum. It doubles
+/// with each attempt.
 const LOOKS_FIRST: u32 = 5;
 
 const LOOKS_MAX: u32 = 40;
@@ -57,7 +58,7 @@ fn file_of(part: &MemberPart) -> Option<String> {
     Some(path.display().to_string())
 }
 
-/// Returns what to do about it.
+/// Returns the remedy for a lack of space. `path`: see [`FullMember::path`].
 fn remedy(path: &str) -> String {
     let look = if path.is_empty() { "df -h".to_owned() } else { format!("df -h {path}") };
     format!("make room there ({look})")

@@ -1,10 +1,10 @@
 //! Pools on a replicated volume: each is served by the node that serves the volume, and moves with it.
 //!
 //! The volume is the pool's only member. The node that begins to serve the volume reads its label, and opens the pool
-//! that the label names; before the volume stops, the pool is closed. If the volume is lost to another node, nothing
-//! can be written any more: then the array stops first, so that everything that the pool waits for ends, and the pool
-//! stops after it. Nothing is lost by that: every acknowledged write on such a pool is committed
-//! ([`braid_engine::DeviceLayout::leased`]).
+//! that the label names; before the volume stops, the pool is closed. If another node takes the volume over, this node
+//! can write nothing to it any more. Then the array stops first: every I/O that the pool waits for ends with an error,
+//! and the pool stops after that. No acknowledged write is lost: on such a pool, every write is committed before it is
+//! acknowledged ([`braid_engine::DeviceLayout::leased`]).
 
 use crate::close::CloseReason;
 use crate::find::FoundMember;
@@ -142,7 +142,7 @@ impl PoolManager {
     }
 
     /// Closes the pool on a replicated volume, once no other command opens or creates one there. The pool is closed
-    /// cleanly if the array still accepts writes; otherwise the next start needs nothing of what could not be written.
+    /// cleanly if the array still accepts writes. If not, no write is lost that was acknowledged to a client.
     pub async fn close_pool_on_replicated(self: &Arc<Self>, volume: Uuid) {
         while self.inventory.read().busy.contains_key(&volume) {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -157,7 +157,8 @@ impl PoolManager {
             }
             Err(error) => tracing::warn!("{}", error.message),
         }
-        // The in-memory log on this node says nothing: all acknowledged writes are committed.
+        // No start needs the in-memory log of this node, as all acknowledged writes are committed. Without the record
+        // of the boot, the next start does not report the log as lost.
         let mut tables = self.inventory.write();
         tables.pool_boots.remove(&pool);
         let idle = tables.waits_for(volume);

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError};
 
 impl PoolManager {
-    /// Opens a pool and serves it, with the exports of its volumes. The members are present, in order of their numbers,
-    /// and are devices, except those in the bit mask `absent`, which the pool goes on without: the labels say so before
-    /// anything else is changed. Table pages that cannot be read, but for which a crash has left changes, are
-    /// overwritten only with `gives_up`, which gives up their other contents.
+    /// Opens a pool and serves it, with the exports of its volumes. `parts`: the present members, as devices, in order
+    /// of their numbers. `absent`: bit mask of the members that the pool goes on without; the labels record them as
+    /// missing before anything else is changed. `gives_up`: if recovery has to write an entry into a table page that
+    /// cannot be read, it overwrites the page, whose other entries are lost. Otherwise such a pool is not opened.
     ///
     /// # Errors
-    /// The pool cannot be opened, or this node cannot record the session although the pool has replicas; the devices
-    /// stay as they are, and nothing is lost.
+    /// The pool cannot be opened; or the pool has replicas, and this node cannot record the session. The caller keeps
+    /// the devices, and no data is lost; the labels may have the new session.
     pub(crate) async fn open_pool(
         self: &Arc<Self>,
         parts: Vec<MemberPart>,
@@ -34,7 +34,8 @@ impl PoolManager {
         let io = self.ring.devices();
         let newest = labels::newest(parts.iter().map(|part| &part.label)).expect("a pool has members").clone();
         self.note_opening(uuid, &newest, session)?;
-        // A missing member that is present now becomes a member again when the pool was opened with it.
+        // A member that the labels list as missing, but that is present, gets a new label only after the pool was
+        // opened with it.
         let (mut parts, back): (Vec<MemberPart>, Vec<MemberPart>) =
             parts.into_iter().partition(|part| newest.lists_as_present(&part.label));
         let written = labels::write(&io, &mut parts, |label| {
@@ -59,8 +60,8 @@ impl PoolManager {
         let on_replicated = self.inventory.read().replicated_member(parts.iter()).is_some();
         let log_missed = || memory_logs.missed() && !newest.clean && same_boot && !on_replicated;
         let (label, unnoted) = (parts[0].label.clone(), Mutex::new(None));
-        // Before the session number is raised: afterwards a start finds the new session's in-memory log, and does not
-        // notice that the old one was missed.
+        // Called before the session number is raised on the members. A later start looks for the in-memory log of the
+        // new session, and cannot tell that the one before it was lost: so that loss is recorded here.
         let begun = |session, bytes| {
             let note = |error: ErrorDetail| {
                 let why = error.message.clone();
@@ -91,8 +92,8 @@ impl PoolManager {
         let damaged = pool.damaged().len() as u32;
         crate::abandoned::remove_stale_placement(&mut pool, &parts[0].label);
         for part in parts.iter().filter(|part| state_of(part) == Some(PoolMemberState::Removing)) {
-            // If the placement of owners was not taken off this member before the last end, that is done now. No commit
-            // has to be awaited: the in-memory log is empty.
+            // If the removal was interrupted, the placement of some owners may still name this member: that is changed
+            // now. The in-memory log is empty, so that it has room for the change without a commit.
             if let Err(error) = pool.empty_member(part.label.member) {
                 tracing::warn!("pool {name}: member {} leaves, and is used: {error}", part.label.member);
                 pool.close_member(part.label.member, true);
@@ -154,7 +155,8 @@ impl PoolManager {
     }
 }
 
-/// Makes returning members members again in all labels. Their own labels say first that they are about to be.
+/// Lists returning members as in use again. First the label of each of them says *joining*, durably; then the labels of
+/// all members, returning ones included, say that they are in use.
 pub(crate) async fn take_back(
     io: &impl DeviceIo,
     mut parts: Vec<MemberPart>,

@@ -66,7 +66,8 @@ impl PoolManager {
                 // The volume is on a single member already; any one satisfies the request.
                 return reply_when_durable(Ok(()));
             }
-            // One after the other, all of them again if the call is repeated: owners that were changed already stay so.
+            // If the log has no room for all owners, the call is repeated after a commit: owners that were changed
+            // before are set again, which changes nothing.
             let of_volume = |owner: &&Owner| owner.uuid == uuid || owner.volume == uuid;
             let owners: Vec<Owner> = pool.state().owners.iter().filter(of_volume).cloned().collect();
             let result =
@@ -81,7 +82,7 @@ impl PoolManager {
         self.volume_of(&pool, uuid).await
     }
 
-    /// Wakes the maintenance task to move blocks that are not on their members.
+    /// Wakes the maintenance task to move blocks off members where their owners are not to have any.
     pub(crate) fn move_soon(&self, pool: &PoolHandle) {
         let tables = self.inventory.read();
         if let Some(served) = tables.pools.get(&pool.uuid).and_then(|entry| entry.served()) {

@@ -203,7 +203,7 @@ impl PoolManager {
         }
     }
 
-    /// A failing snapshot is a fault of the pool only while the volume has a schedule.
+    /// Drops the failures of volumes that have no schedule any more: they are no fault of the pool.
     fn drop_unscheduled(&self, pool: Uuid, schedule_state: &mut ScheduleState) {
         let wanted = self.of_policies(pool, |with| vec![(with.volume, with.name.clone())]);
         let wanted: BTreeMap<Uuid, String> = wanted.into_iter().collect();

@@ -32,7 +32,7 @@ pub trait ReplicationProvider: Send + Sync {
     /// Renames a snapshot of a replicated volume.
     ///
     /// # Errors
-    /// As of a snapshot's query; the name is taken.
+    /// As [`ReplicationProvider::replicated_snapshot`]; the name is taken.
     fn rename_replicated_snapshot<'a>(
         &'a self,
         text: &'a str,
@@ -42,7 +42,7 @@ pub trait ReplicationProvider: Send + Sync {
     /// Records the consistency of a snapshot of a replicated volume.
     ///
     /// # Errors
-    /// As of a snapshot's query.
+    /// As [`ReplicationProvider::replicated_snapshot`].
     fn change_replicated_snapshot<'a>(
         &'a self,
         text: &'a str,
@@ -52,7 +52,7 @@ pub trait ReplicationProvider: Send + Sync {
     /// Deletes a snapshot of a replicated volume.
     ///
     /// # Errors
-    /// As of a snapshot's query.
+    /// As [`ReplicationProvider::replicated_snapshot`].
     fn delete_replicated_snapshot<'a>(&'a self, text: &'a str) -> BoxFuture<'a, Result<Snapshot, ErrorDetail>>;
 
     /// Opens the replicas of a pool that has just begun to serve.

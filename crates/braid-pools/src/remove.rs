@@ -1,8 +1,9 @@
 //! Removes members from a pool: their extents move to the other members while volumes are used, then the labels no
 //! longer list them.
 //!
-//! The labels first say that the member is being removed, so that a start continues the removal; and when the member is
-//! empty and the pool does not need it, that it is gone. Only then is its own label removed.
+//! First the labels say that the member is being removed: so a start continues the removal. When the member is empty
+//! and the pool does not need it any more, the labels of the other members no longer list it. Only then is its own
+//! label removed.
 
 use crate::abandoned::name_list;
 use crate::errors::of_admin;
@@ -31,7 +32,8 @@ enum RemovalRefusal {
 }
 
 impl PoolManager {
-    /// Begins to remove a member, or cancels that (`cancel`).
+    /// Begins to remove a member, which continues in the background. With `cancel`, ends a removal that has begun: the
+    /// member stays.
     ///
     /// # Errors
     /// There is no such member, or it is the only one; volumes are allocated on it alone; the others have no space for
@@ -85,7 +87,7 @@ impl PoolManager {
             }
             self.note_unassigned(&pool, number).await?;
             if let Err(error) = self.mark_removing(&pool, number, true).await {
-                // The command reports the failure: so the removal must not happen later unnoticed.
+                // The command fails: so no later start may find a label that says *removing*, and remove the member.
                 return Err(self.cancel_failed_removal(&pool, number, &called, error).await);
             }
         }
@@ -143,9 +145,9 @@ impl PoolManager {
         ))
     }
 
-    /// Writes to all labels that a member is being removed, or stays. Nothing new is allocated on the member from
-    /// before the first label may say that it leaves until the last written state is that it stays, whether all labels
-    /// could be written or not.
+    /// Writes to all labels that a member is being removed (`removing`), or that it stays. The member is closed to
+    /// allocations before the first label may say that it is being removed. It is opened again only when the state
+    /// written last is that it stays; an error in writing the labels does not change that.
     async fn mark_removing(&self, pool: &PoolHandle, number: u8, removing: bool) -> Result<(), ErrorDetail> {
         let left_before = self.is_being_removed(pool, number);
         let close = move |pool: &mut Pool| {
@@ -158,7 +160,8 @@ impl PoolManager {
         let was_closed = self.call(pool, close).await?;
         let state = if removing { PoolMemberState::Removing } else { PoolMemberState::InUse };
         let written = self.write_member_state(pool, number, state).await;
-        // Not a member that stays closed because not all labels list it yet, and still do not.
+        // A member that was closed because its addition did not reach all labels stays closed, unless all labels are
+        // written now.
         if !self.is_being_removed(pool, number) && (left_before || written.is_ok() || !was_closed) {
             self.call(pool, move |pool| (PoolNext::Done, pool.close_member(number, false))).await?;
         }
@@ -184,7 +187,7 @@ impl PoolManager {
         written.map_err(|(member, error)| labels::failed(&pool.name, "writing the label of", member, error))
     }
 
-    /// Continues the removal of members. Returns true if there is one that has to be continued later.
+    /// Runs one step of the removal of one member. Returns true if there was a removal: the caller has to call again.
     pub(crate) async fn continue_removals(self: &Arc<Self>, uuid: Uuid) -> bool {
         let Ok(pool) = self.serving_pool(&uuid.to_string()) else { return false };
         let outgoing =
@@ -194,7 +197,7 @@ impl PoolManager {
         if outgoing.is_none() && member.is_none() {
             return false;
         }
-        // A holder of the pool's lock may wait for the task that runs this.
+        // This does not wait for the pool's lock: its holder may wait for the task that runs this.
         let Ok(_one_at_a_time) = pool.work.try_lock() else { return true };
         if let Some(gone) = outgoing {
             let Some(_claim) = self.inventory.claim_uuid(uuid, "changed") else { return true };
@@ -234,13 +237,13 @@ impl PoolManager {
         let gone = parts.remove(at);
         let written = self.unlist(&mut parts, number).await;
         if parts.iter().any(|part| part.label.lists(&gone.label)) {
-            // A label was behind before, and still is: this device stays a member, and needs the label that the others
-            // have.
+            // A label that was behind could not be written, so that the change was not even tried: this device is still
+            // a member, and gets the next label as the others do.
             parts.insert(at, gone);
             return self.record_parts(pool.uuid, parts);
         }
-        // Some labels may no longer list the member, and a label that is two behind is never valid. So the removal is
-        // not undone if a disk has failed.
+        // After an error, some labels may no longer list the member, and the newest label counts at the next start. So
+        // the removal is not undone.
         self.record_parts(pool.uuid, parts);
         let called = self.job_name(&gone.backing);
         if let Some(PoolCondition::Serves(served)) =
@@ -288,7 +291,7 @@ impl PoolManager {
                 self.inventory.events().warning("pool_member_removed", message, &[("pool", &pool.name)]);
             }
         }
-        // Up to here no other component could use it.
+        // As long as the device is listed as outgoing, no other component can use it.
         if let Some(served) = self.inventory.write().pools.get_mut(&pool.uuid).and_then(|entry| entry.served_mut()) {
             served.outgoing.retain(|part| part.label.member != number);
         }
@@ -367,7 +370,7 @@ fn removal_refusal(pool: &Pool, member: u8) -> Option<RemovalRefusal> {
     if used + kept > free {
         return Some(RemovalRefusal::NoSpace(used, free, kept));
     }
-    // Also if there is enough space in total, but not on the members that some owners are restricted to.
+    // The space may suffice in total, but not on the members that some owners are restricted to.
     pool.can_empty(member).err().map(RemovalRefusal::Admin)
 }
 

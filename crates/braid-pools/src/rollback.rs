@@ -49,7 +49,8 @@ impl PoolManager {
     /// # Errors
     /// The snapshot is in another pool, or has other blocks than clients know; a file system of this machine is mounted
     /// on the volume, or the volume was a member of an array that does not serve, and `force` is not set; requests in
-    /// flight are not answered in time. Then nothing has changed.
+    /// flight are not answered in time. Then nothing has changed. [`Kind::NoSpace`]: the pool cannot make the rollback
+    /// durable now; it may become durable later, when there is space.
     pub async fn rollback_volume(self: &Arc<Self>, volume: &str, ask: RollbackVolume) -> Result<Volume, ErrorDetail> {
         self.inventory.refuse_while_stopping_or_upgrading()?;
         let located = self.locate(volume, OwnerKind::Volume).await?;
@@ -93,7 +94,7 @@ impl PoolManager {
             )
         });
         let done = done.await;
-        // Also if the reply is that it cannot be made durable now: it may become durable when there is space again.
+        // After an error, too: a rollback that cannot be made durable now may become durable when there is space again.
         self.merge_soon(pool);
         done?.map_err(|error| error.into_detail(pool, &volume.name))
     }

@@ -32,8 +32,8 @@ impl PoolManager {
         let losses = random_uuid()?;
         let (before, older) = {
             let mut tables = self.inventory.write();
-            // A clean end is recorded until the labels say otherwise: so a copy that was made before that end is
-            // recognised even if the daemon is killed here.
+            // `closed` stays set until the labels have the new session. If the daemon is killed before that, the next
+            // start still recognises a copy of the labels from before the clean end.
             let opens = SavedSession { session: found.session, next: Some(next), closed: found.clean };
             let before = tables.pool_sessions.insert(pool, opens);
             if tables.replica_in(pool).is_none() {
@@ -76,7 +76,7 @@ impl PoolManager {
     ///
     /// # Errors
     /// The record cannot be saved, and the pool has replicas: the tables must not be changed, as the next start could
-    /// not tell.
+    /// not tell these labels from older copies.
     pub(crate) fn note_session(
         &self,
         pool: Uuid,
@@ -100,7 +100,7 @@ impl PoolManager {
         self.inventory.save().map_err(|error| {
             let mut tables = self.inventory.write();
             let (session, boot) = before;
-            // The next opening is compared with this.
+            // The labels may still have the session of this record: the next opening compares them with it.
             if let Some(session) = session {
                 tables.pool_sessions.insert(pool, session);
             }

@@ -4,7 +4,7 @@
 //! is written beyond the new end any more. The data there are discarded, if that was requested. Then the size changes,
 //! durably, and only if there are no data beyond the new end. If this is interrupted, the volume has its old size at
 //! the next start, and fewer data beyond the new end. On a failure before the size changes, clients get the old size
-//! back.
+//! back. If it is not known whether the size has changed, they keep the new one: the map beyond it may be gone.
 
 use crate::PoolManager;
 use crate::errors::{VolumeError, reply_when_durable};

@@ -28,7 +28,8 @@ impl PoolManager {
     /// completed before.
     ///
     /// # Errors
-    /// A volume does not exist, or a name is taken: then no snapshot is taken.
+    /// A volume does not exist, or a name is taken: then no snapshot is taken. [`Kind::TimedOut`]: a disk hangs; the
+    /// snapshots are durable when the disk responds.
     pub async fn create_snapshots(&self, ask: CreateSnapshots) -> Result<SnapshotList, ErrorDetail> {
         self.inventory.refuse_while_stopping_or_upgrading()?;
         if ask.snapshots.iter().any(|text| is_replicated_name(text)) {

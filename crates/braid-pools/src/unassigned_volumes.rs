@@ -1,8 +1,8 @@
-//! Volumes that were allocated on a member which leaves, and are not any more: if the member stays after all, the
-//! command reports these volumes.
+//! Volumes that the removal of a member has taken off that member. If the removal is cancelled, the command reports
+//! which of them are no longer allocated there.
 //!
-//! Only a volume's current placement is in the pool's tables, and no label has the former one. It is in the daemon's
-//! state, as the member may stay after a restart, too.
+//! The pool's tables have only the current placement of a volume, and the labels have none. So the state file records
+//! which volumes were allocated on the member: the removal may be cancelled after a restart, too.
 
 use crate::PoolManager;
 use crate::names::name_in_pool;

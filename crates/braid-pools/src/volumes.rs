@@ -239,7 +239,7 @@ impl PoolManager {
         let done = done.await;
         // The exports are removed, whatever the outcome of the rest.
         self.inventory.save_or_warn();
-        // Also if the reply is that it cannot be made durable now: it may become durable when there is space again.
+        // After an error, too: a deletion that cannot be made durable now may become durable when there is space again.
         self.merge_soon(&what.pool);
         done?.map_err(|error| error.into_detail(&what.pool, &what.name))?;
         self.note_snapshots(what.pool.uuid).await;

@@ -35,7 +35,8 @@ pub(super) enum Outcome {
     Done,
     /// There is more, and it can proceed.
     More,
-    /// There is more, and it has to wait for something: the step is tried again after an idle interval.
+    /// There is more, and it has to wait for something: the item is queued for the next turn, which does not begin
+    /// earlier because of it.
     Later,
 }
 
@@ -44,7 +45,7 @@ pub(super) enum Outcome {
 pub(super) struct LogState {
     /// An acknowledged change is only in the in-memory log.
     pub is_hot: bool,
-    /// The log would be lost with the process.
+    /// The log is not where the next start looks for it: an end of the process would lose its content.
     pub is_lost: bool,
 }
 
@@ -60,7 +61,8 @@ pub(super) struct Scheduler {
     turn: BTreeSet<WorkItem>,
     /// When the periodic work was last due.
     last_period: Instant,
-    /// Since when changes have been seen uncommitted, without a commit that was requested for their age.
+    /// When uncommitted changes were first seen; reset when the log is clean, and when a commit is requested for their
+    /// age.
     hot_since: Option<Instant>,
     /// A step of this turn has more work that can proceed.
     is_busy: bool,
@@ -118,8 +120,8 @@ impl Scheduler {
         self.turn.is_empty()
     }
 
-    /// Puts off what copies blocks if that is due and the jobs' rate does not permit it now, and compaction if that is
-    /// due and paused. The functions are called only if it matters.
+    /// Puts off items to a later turn: all that copy blocks if the jobs' rate limits do not permit that now (`may_copy`
+    /// is false), and compaction if it is paused. Each function is called only if an item that it concerns is due.
     pub(super) fn limit(&mut self, may_copy: impl FnOnce() -> bool, is_compaction_paused: impl FnOnce() -> bool) {
         if self.turn.iter().any(|item| item.copies_blocks()) && !may_copy() {
             let limited: BTreeSet<WorkItem>;
@@ -132,7 +134,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next item of this turn. [`None`] ends the turn. What `is_held` suspends by now stays queued.
+    /// Takes the next item of this turn. [`None`] ends the turn. If `is_held`, items that a hold suspends are queued
+    /// for a later turn.
     pub(super) fn next(&mut self, is_held: bool) -> Option<WorkItem> {
         while let Some(item) = self.turn.pop_first() {
             if !is_held || !item.is_suspended_by_hold() {

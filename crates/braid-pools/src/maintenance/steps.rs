@@ -47,7 +47,7 @@ pub(super) struct MaintenanceTask {
     moves_since_update: bool,
     /// The outcome of moving that was reported last.
     reported: Option<MoveStep>,
-    /// What had been consolidated after the first step of the compaction that is under way.
+    /// The extents consolidated since the pool was opened, as of the first step of the compaction that is under way.
     made_before: Option<ConsolidatedExtents>,
 }
 
@@ -149,13 +149,14 @@ impl MaintenanceTask {
         });
         let (result, failed, starves, moved) = called.await.map_err(|_| NotServed)?;
         (self.has_failed, self.moved_blocks) = (failed, moved);
-        // Nothing can proceed any more, or not now.
+        // A pool that has failed makes no progress any more; a starving one makes none now.
         self.scheduler.set_blocked(failed || starves);
         Ok(result)
     }
 
-    /// Abandons the turn: what was due in it is void, as a pool that is opened again gets another task, which begins
-    /// with a look for all work but compactions. Merging is tried again, as it is not known to be complete.
+    /// Abandons the turn, as the pool is not served any more: what was due is void. If the pool is opened again, it
+    /// gets another task, which begins with all kinds of work but compactions. Merging is queued again, as it is not
+    /// known to be complete.
     fn on_not_served(&mut self, item: WorkItem) {
         self.has_failed = false;
         self.scheduler.abandon_turn();
