@@ -1,8 +1,9 @@
-//! Admission of controllers to a replica: its fence, between the shards, which request admission for connections, the
-//! API, which passes on requests of controllers, and the register.
+//! Admission of controllers to a replica or witness. [`ReplicaAdmission`] connects the fence, which decides, with the
+//! shards, which request admission for connections; with the API, which passes on requests of controllers; and with the
+//! register, which makes the decisions durable.
 //!
-//! A connection counts as one I/O of the fence, from its admission until the kernel has nothing of it in flight: the
-//! data path takes no lock.
+//! For the fence, an admitted connection is one I/O in flight: from its admission until the kernel has nothing of the
+//! connection in flight any more. So the data path takes no lock per request.
 
 use crate::frontends::NBD_FRONTEND;
 use crate::register::{RegisterContent, RegisterStore};
@@ -34,8 +35,8 @@ const RETRY_MIN: Duration = Duration::from_millis(500);
 /// Maximum of that delay, which doubles with each attempt.
 const RETRY_MAX: Duration = Duration::from_secs(15);
 
-/// A request stays queued this much longer than its sender waits: if it is sent again meanwhile, it has kept its
-/// position.
+/// A request stays queued this much longer than its sender waits for the reply. So the request of a sender that tries
+/// again has kept its position in the queue.
 const RETAIN_MAX: Duration = Duration::from_secs(2);
 
 /// Outcome of a request: the voter's reply or refusal.
@@ -44,7 +45,7 @@ type RequestOutcome = Result<VoterReply, VoterRefusal>;
 /// A connection or local session.
 struct ReplicaConnection {
     pass: Weak<AdmissionPass>,
-    /// The fence counts an I/O of it.
+    /// The fence counts it as an I/O in flight.
     begun: bool,
     /// It is this node's own session, without a connection.
     is_local: bool,
@@ -94,7 +95,8 @@ pub enum RegisterEvent<'a> {
     Failed(&'a RegisterFault),
     /// Requests are answered again.
     Recovered,
-    /// The replica was voted in sync under the boot in which it was found to be an older copy of itself.
+    /// A vote says that the replica is in sync, under the boot id that marks it as an older copy of itself: it was
+    /// rebuilt completely, and its data is trusted again.
     InSync,
 }
 
@@ -104,7 +106,7 @@ pub type RegisterListener = Box<dyn Fn(RegisterEvent<'_>) + Send + Sync>;
 /// Work that is deferred until the lock is released.
 #[derive(Default)]
 struct DeferredWork {
-    /// Dropped without the lock: the end of a pass takes it.
+    /// To be dropped after the lock is released: dropping the last reference to a pass takes the lock.
     passes: Vec<Arc<AdmissionPass>>,
     notify: bool,
 }
@@ -199,7 +201,7 @@ impl ReplicaAdmission {
             match action {
                 FenceAction::Write(register) => {
                     if let Some(writes) = &inner.writes {
-                        // The task that writes ends with the last of them.
+                        // This fails only if the task that writes has ended.
                         let _ = writes.send(register);
                     }
                 }
@@ -235,8 +237,8 @@ impl ReplicaAdmission {
     }
 
     /// Sends a controller's request to the fence, and waits for the reply for at most `limit`. `None`: the voter cannot
-    /// reply any more, or not in time, or there are too many requests. A request that nothing waits for any more is not
-    /// begun, also if this future is dropped.
+    /// reply any more, or not in time, or there are too many requests. If nothing waits for the reply any more, also
+    /// because this future was dropped, a request that has not begun is withdrawn 2 s after the end of `limit`.
     pub async fn request(self: &Arc<Self>, ask: VoterRequest, limit: Duration) -> Option<RequestOutcome> {
         let (reply_sender, reply) = oneshot::channel();
         let queued = self.with(|inner| {
@@ -309,7 +311,8 @@ impl ReplicaAdmission {
         inner.writes.is_some() && !register.released && (epoch, controller) == (register.epoch, register.controller)
     }
 
-    /// Returns the boot of the node, as far as this voter is concerned.
+    /// Returns the boot id of this voter. It changes when the node reboots, when the replica has lost data that was not
+    /// flushed, and when its data is found to be an older copy.
     pub fn boot(&self) -> Uuid {
         self.lock().fence.boot()
     }
@@ -365,7 +368,7 @@ impl ReplicaAdmission {
     }
 }
 
-/// A request that its sender waits for, until this is dropped.
+/// A request that its sender waits for until this is dropped. If it has no reply then, it is withdrawn at `until`.
 struct PendingRequest {
     admission: Weak<ReplicaAdmission>,
     number: u64,
@@ -508,7 +511,8 @@ async fn write_registers(
     }
 }
 
-/// Retries to have a valid register in both slots, once nothing is in flight. Returns false if the admission is closed,
+/// Recovers from a failed write of the register: waits until nothing is in flight, reads the register back, and writes
+/// it to both slots. Tries again, at growing intervals, until that succeeds. Returns false if the admission is closed,
 /// or if the register is lost.
 async fn recover(
     admission: &Weak<ReplicaAdmission>,

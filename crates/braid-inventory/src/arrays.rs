@@ -33,9 +33,9 @@ pub struct IdleMember {
 /// The component that changes the labels of a serving array.
 #[derive(Clone)]
 pub enum ArrayHandle {
-    /// The holder of this lock.
+    /// Of an array without redundancy: the holder of this lock.
     Plain(Arc<tokio::sync::Mutex<lifecycle::Array>>),
-    /// Its reconciler, which takes orders.
+    /// Of a redundant array: its reconciler, which takes orders.
     Kept(Arc<ReconcilerHandle>),
     /// None: an array of Linux md, which is read-only.
     Imported(Arc<Imported>),
@@ -86,10 +86,11 @@ pub struct MissingMember {
     pub disk: String,
     /// The fault of the disk, in one sentence.
     pub why: String,
-    /// A later look did not find the disk, or its server: it returns by itself when it is found again.
+    /// The member returns automatically when its disk is found. Of a local disk: the last look found nothing at its
+    /// path. Of a remote disk: its server is tried again until then.
     pub gone: bool,
-    /// The directory entry that its path led to when it was released; `None`: not known. Another entry has appeared since, however short
-    /// the absence was.
+    /// The directory entry that the disk's path led to when it was last seen; `None`: not known. If a look finds
+    /// another entry there, a disk has appeared since, however short the absence was.
     pub entry: Option<FileSystemEntry>,
 }
 

@@ -1,5 +1,5 @@
-//! When a voter last replied to its controller. A forced attach of the volume on another node depends on it. It is not
-//! durable: a voter that starts takes its controller for alive.
+//! When a voter last replied to its controller. A forced attach of the volume on another node depends on that time. The
+//! time is not durable: a voter with a controller counts from its own start until the first reply.
 
 use braid_engine::replica::{Register, VoterReply};
 use std::sync::{Mutex, PoisonError};

@@ -18,13 +18,14 @@ pub struct OpenDisk {
     pub identity: Option<Identity>,
     /// The directory entry that its path led to when it was opened.
     pub entry: Option<FileSystemEntry>,
-    /// The volume of a pool that it is; `None`: it is none.
+    /// The identity of the volume that this disk is; `None`: it is no volume of a pool.
     pub volume: Option<Uuid>,
     /// Its index in the table of leaves.
     pub leaf: LeafId,
     /// Its health, as the monitor saw it last.
     pub watch: Mutex<DiskWatch>,
-    /// The session with the local replica that it is, if it is one: it ends with this. Held, and never looked at.
+    /// If this disk is a replica on this node: the guard of the session with that replica, which ends when the disk is
+    /// dropped. Never read.
     pub local_replica: Option<LocalSessionGuard>,
 }
 

@@ -5,14 +5,15 @@ use crate::tables::Tables;
 use uuid::Uuid;
 
 impl Tables {
-    /// Returns the saved settings of the exports that are block devices of this machine, of those that `which` selects.
+    /// Returns the saved settings of those exports that are block devices of this machine and that `which` selects.
     pub fn saved_blocks(&self, which: impl Fn(&SavedExport) -> bool) -> Vec<SavedExport> {
         let all = self.exports.values().map(|entry| &entry.saved).filter(|saved| which(saved));
         all.filter(|saved| saved.nbd.starts_with("ublk:")).cloned().collect()
     }
 
-    /// Returns the replicated volume that an export is of, or that its pool stands on, if this node does not serve it
-    /// now: its name, and whether this node is about to serve it. `None`: this node serves it, or there is none.
+    /// Returns the replicated volume below an export (the exported object itself, or the volume that the pool of the
+    /// exported object stands on), if this node does not serve it now: its name, and whether this node is about to
+    /// serve it. `None`: there is no such volume, or this node serves it.
     pub fn unserved_volume(&self, saved: &SavedExport) -> Option<(String, bool)> {
         let carrier = |pool: Uuid| self.pool_arrays.iter().find(|seen| seen.pool == pool).map(|seen| seen.array);
         let volume = saved.pool.map_or(Some(saved.array), carrier)?;

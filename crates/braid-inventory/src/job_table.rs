@@ -23,7 +23,8 @@ pub(crate) struct JobTable {
 /// Parity that was not verified since its array was started by force.
 #[derive(Clone, Copy)]
 pub(crate) struct ParityDoubt {
-    /// Only a repair ends the doubt if it finds differences, a check does not: the array has one parity.
+    /// A check that finds differences does not end the doubt; a repair does. Set if a stripe has one parity. With two,
+    /// each check that compared everything ends the doubt.
     pub(crate) by_repair: bool,
     /// A repair or check of the parity begins as soon as all members are in sync.
     pub(crate) is_due: bool,
@@ -72,7 +73,8 @@ impl JobTable {
     pub(crate) fn update_doubt(&mut self, job: &JobInfo) {
         let Some(doubt) = self.doubt.filter(|_| is_check(job.kind) && job.stage.is_over()) else { return };
         let is_right = found_by(job).left_blocks() == 0 || job.kind == JobKind::Repair;
-        // If two parities differ from the data, the user decides which is right; the damage raises an alarm of its own.
+        // With two parities, the user decides whether data or parity is right: the differences that the check found
+        // raise an alarm of their own.
         self.doubt = match is_complete_check(job) {
             true if is_right || !doubt.by_repair => None,
             true => Some(doubt),
@@ -80,7 +82,9 @@ impl JobTable {
         };
     }
 
-    /// Returns true if parity is in doubt and a check of it is to begin now. `is_whole`: all members are in sync.
+    /// Returns true if the parity is in doubt and a check of it is to begin now; the caller begins it. `is_whole`: all
+    /// members are in sync. While they are not, or a member is being filled, no check begins, and one is due after
+    /// that.
     pub(crate) fn take_due_parity_check(&mut self, is_whole: bool) -> bool {
         let mut going = self.jobs.values().filter(|job| !job.stage.is_over() && job.kind != JobKind::Resync);
         let (looks, fills) = (going.clone().any(|job| is_check(job.kind)), going.any(|job| !is_check(job.kind)));

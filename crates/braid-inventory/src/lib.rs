@@ -4,10 +4,10 @@
 //! the events, the faults of the daemon itself, and the claims by which changes of one object exclude each other. The
 //! managers of arrays, pools, exports and replication share it; each of them keeps for itself what only it needs.
 //! What it guarantees: names, numbers and uses of objects are checked and changed under one lock, so that a check holds
-//! when the change is made, and so that the state file is one moment of all objects. The lock is held briefly, and never
-//! across an await.
-//! What it never does: call a manager, or read or write a disk of a user; except the register of a voter, which is in the
-//! last blocks of the replica metadata ([`register`]).
+//! when the change is made, and so that the state file is one moment of all objects. The lock is held briefly, and
+//! never across an await.
+//! What it never does: call a manager, or read or write a disk of a user. The one exception is the register of a voter,
+//! in the last blocks of the replica metadata ([`register`]).
 
 #![forbid(unsafe_code)]
 

@@ -162,9 +162,8 @@ impl PoolJobs {
         self.running().iter().any(|(work, state)| matches!(work, PoolWork::Compaction(_)) && *state == JobState::Paused)
     }
 
-    /// Returns true if more blocks may be moved now. `moved_blocks`: number of blocks moved so far since the pool was
-    /// opened. The lowest limit of
-    /// all jobs applies to the whole pool.
+    /// Returns true if more blocks may be moved now. The lowest limit of all jobs that have not ended applies to the
+    /// whole pool. `moved_blocks`: number of blocks that were moved since the pool was opened.
     pub fn may_move(&self, moved_blocks: u64) -> bool {
         let mut job_table = self.job_table();
         let limits = job_table.jobs.values().filter(|one| !one.state.is_over()).map(|one| one.limit_bytes_per_s);

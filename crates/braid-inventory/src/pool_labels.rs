@@ -13,8 +13,9 @@ pub struct FoundPoolDisk {
     pub label: Box<PoolLabel>,
 }
 
-/// Combines the two copies of a label, as read from the start and the end of a disk of `device_bytes` bytes. Returns
-/// `None` if the disk has no label; otherwise the label, or the reason why it is not valid, as a sentence's end.
+/// Combines the two copies of a label, as read from the start of a disk of `device_bytes` bytes and from the offset of
+/// the second copy. Returns `None` if the disk has no label; otherwise the newest valid copy, or the reason why the
+/// label cannot be used, as the end of a sentence.
 pub fn combine_copies(device_bytes: u64, start: &[u8], end: &[u8]) -> Option<Result<PoolLabel, String>> {
     let copy_offset = examine::recorded_copy_offset(start, device_bytes).unwrap_or(0);
     let copies = [(0, start), (copy_offset, end)];

@@ -126,8 +126,7 @@ impl Tables {
         missing.filter_map(seen).collect()
     }
 
-    /// Returns the name of an active array that is being changed, and that was a member of the pool when the pool's members were
-    /// last seen.
+    /// Returns the name of an active array that is being changed and that was a member of the pool when last seen.
     pub fn changing_array_of(&self, pool: Uuid) -> Option<String> {
         let seen = self.last_seen_of(pool);
         let was = |name: &str| seen.values().any(|seen| seen.strip_prefix("array ") == Some(name));

@@ -104,8 +104,8 @@ impl Maintenance {
         std::mem::take(&mut *self.0.requests.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until work or the end is requested; returns at once if that happened since the last wait. A request that
-    /// was taken since may end the wait as well. Only the task calls this.
+    /// Waits until work or the end is requested; returns at once if that happened since the last wait. May also return
+    /// for a request that [`Maintenance::take_requests`] has taken already. Only the task calls this.
     pub async fn requested(&self) {
         self.0.wake.notified().await;
     }

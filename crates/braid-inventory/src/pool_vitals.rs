@@ -16,7 +16,8 @@ pub enum Fill {
 }
 
 impl Fill {
-    /// Returns the level that follows this one, for a pool with `size` extents, `free` of which are free. A level that was reached ends two percentage points below its threshold.
+    /// Returns the level that follows this one, for a pool with `size` extents, `free` of which are free. A level ends
+    /// two percentage points below the threshold at which it begins.
     pub fn next(self, size: u64, free: u64) -> Fill {
         let used = u128::from(size.saturating_sub(free)) * 100;
         let over = |percent: u32| size > 0 && used >= u128::from(size) * u128::from(percent);

@@ -41,7 +41,7 @@ pub struct MemberPart {
     pub backing: MemberBacking,
     /// The device that the pool addresses it by.
     pub device: DeviceId,
-    /// Its label, as it is to be.
+    /// Its label, as the disk is to have it; the disk has an older one if `behind` is set.
     pub label: PoolLabel,
     /// The label on the disk may be older.
     pub behind: bool,
@@ -97,7 +97,7 @@ pub struct ServedPool {
     pub work: Arc<tokio::sync::Mutex<()>>,
     /// Its maintenance task.
     pub maintenance: Maintenance,
-    /// Nothing can be made durable any more.
+    /// A member has failed, and the pool can make nothing durable any more.
     pub failed: Arc<AtomicBool>,
     /// The session before did not end cleanly, and its in-memory log was not found in shared memory.
     pub log_missed: bool,

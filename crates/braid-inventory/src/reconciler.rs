@@ -23,7 +23,7 @@ pub struct ReconcilerHandle {
     pub(crate) jobs: Mutex<JobTable>,
     /// Of an array with parity: the blocks that cannot be read until they are written again.
     pub(crate) unreadable: Option<UnreadableBlocks>,
-    /// Unreadable blocks were reported, and that they were written again was not.
+    /// Unreadable blocks were reported, and it was not reported yet that all of them were written again.
     unreadable_reported: AtomicBool,
     /// The former disk of the journal, until a command sets the location of the journal after the loss.
     lost_journal: Mutex<Option<String>>,
@@ -118,7 +118,7 @@ impl ReconcilerHandle {
         self.unreadable_reported.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether all unreadable blocks were written again since they were reported; only once per report.
+    /// Returns true once per report of unreadable blocks: when all of them were written again.
     pub fn take_unreadable_repaired(&self) -> bool {
         self.unreadable.as_ref().is_some_and(|blocks| blocks.is_empty())
             && self.unreadable_reported.swap(false, Ordering::Relaxed)

@@ -93,7 +93,7 @@ impl ReconcilerHandle {
         }
     }
 
-    /// Records that a resync could read a range from no member. `offset` is its first byte in the array, and `bytes` its
+    /// Records that a resync could read a range from no member. `offset`: its first byte in the array. `bytes`: its
     /// length.
     pub fn note_unread(&self, offset: u64, bytes: u64) {
         self.job_table().unread.insert(offset, bytes);

@@ -1,11 +1,13 @@
-//! Stores the register of a voter: in the last two blocks of the replica metadata, or in a file for a witness.
+//! Stores the register of a voter: that of a replica in the last two blocks of its metadata, that of a witness in a
+//! file.
 //!
-//! A register has two slots. The slot that a change is written to first is durable before the write of the other one
-//! begins: at every moment at least one of them is valid.
+//! A register has two slots, and each change is written to both. The first slot is durable before the write of the
+//! second begins: at every moment at least one of them is valid.
 //!
-//! A replica's register has a copy in such a file, too: a disk may be exchanged for an older copy of itself, and what
-//! the voter has guaranteed since must not be forgotten with it. The newer of the two counts. The register in the
-//! replica metadata must exist all the same, since it belongs to the data.
+//! A replica's register has a copy in a file of the state folder, too. If the disk of a replica is exchanged for an
+//! older copy of itself, the file still has the epoch and the vote that the voter has acknowledged since. The newer of
+//! the two counts. Without a valid register in the replica metadata, the register is lost, whatever the file has: the
+//! register belongs to the data.
 
 use braid_engine::replica::{Register, RegisterId, VoterId};
 use braid_engine::{DeviceId, DeviceIo};
@@ -150,9 +152,9 @@ impl RegisterStore {
         Ok(store)
     }
 
-    /// Reads a register, and writes its newest version to both slots: one slot may be older or damaged, and what was
-    /// read may still have been in a cache. The copy in the file is treated likewise; without a copy, the register in
-    /// the replica metadata is used.
+    /// Reads a register, and writes its newest version to both slots, durably: one slot may be older or damaged, and
+    /// the one that was read may have been in a cache only. If the file has a copy that is not older, that copy is the
+    /// version used. The file gets the same version.
     ///
     /// # Errors
     /// It cannot be read or written.
@@ -173,7 +175,8 @@ impl RegisterStore {
         let copy = store.read_copy().await?.filter(|copy| copy.generation >= found.generation);
         let stored = copy.unwrap_or(found);
         let register = Register::of_stored(&stored, &store.of).expect("it was looked at");
-        // The other slot first: the valid one stays unchanged until there are two.
+        // If a slot has these bytes, the other slot is written first: the valid one stays unchanged until there are
+        // two. If neither has them, as the file's copy is newer, slot 0 is written first.
         let bytes = stored.encode();
         let good = usize::from(first != bytes);
         store.location.write(1 - good, &bytes).await?;

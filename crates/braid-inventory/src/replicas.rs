@@ -36,8 +36,8 @@ pub struct VotingReplica {
 }
 
 impl VotingReplica {
-    /// Creates a voter whose register is durable. `writer` is the task that writes the register, and `replica_device` is
-    /// `None` for a witness.
+    /// Creates a voter whose register is durable. `writer`: the task that writes the register. `replica_device`: `None`
+    /// for a witness.
     pub fn new(
         admission: Arc<ReplicaAdmission>,
         writer: JoinHandle<()>,

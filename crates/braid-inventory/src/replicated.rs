@@ -47,7 +47,8 @@ pub struct SavedReplicated {
 pub struct SavedLeftover {
     /// Its node.
     pub node: String,
-    /// Version of the membership with which the voter came: a later voter on that node is not meant.
+    /// Version of the membership that added the voter. It tells this voter from a later one on the same node, which
+    /// stays.
     pub since: u64,
 }
 
@@ -84,12 +85,12 @@ impl SavedReplicated {
         ((0..).zip(new).collect(), membership)
     }
 
-    /// Returns the minimum number of replicas that hold everything: with 1, each replica does.
+    /// Returns the minimum number of replicas that together have all data: 1 if each replica is a full copy.
     pub fn replicas_min(&self) -> usize {
         self.membership().replicas_needed()
     }
 
-    /// Returns whether each replica holds everything; otherwise the volume has parity.
+    /// Returns whether each replica is a full copy; otherwise the volume has parity.
     pub fn is_mirrored(&self) -> bool {
         self.membership.extra_replicas == 0
     }

@@ -58,8 +58,9 @@ impl Tables {
         specs.filter(|spec| present(spec).is_some()).collect()
     }
 
-    /// Returns true if members of this array were volumes that are not among these disks. A volume among these disks
-    /// that was not a member may be one of the former members by another name.
+    /// Returns true if the array lacks a member that was a volume when last seen: none of these disks is that volume. A
+    /// volume among the disks that is not recorded as a member may be a member that was renamed, and makes up for one
+    /// that is missing.
     pub fn lacks_volumes(&self, array: Uuid, disks: &[&OpenDisk]) -> bool {
         let of = self.disks.values().filter(|saved| saved.array == array);
         let known: Vec<DiskSpec> = of.filter_map(|saved| DiskSpec::parse(&saved.disk).ok()).collect();

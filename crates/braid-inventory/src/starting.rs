@@ -47,7 +47,8 @@ impl Inventory {
         self.set_fault(LATE_FAULT, Some(fault));
     }
 
-    /// Returns the error in place of "there is no such object" while that is not known yet; `None` if it is known.
+    /// Returns the error that replaces "there is no such object" while disks are still scanned; `None`: the refusal is
+    /// final.
     ///
     /// `missing` is a refusal of kind [`Kind::NotFound`].
     pub fn unknown_yet(&self, missing: ErrorDetail) -> Option<ErrorDetail> {

@@ -36,7 +36,7 @@ const FILE_BYTES_MAX: u64 = 64 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// The version of the file's format; 1 in this build, which reads no other one.
+    /// The version of the file's format: `VERSION`; this build reads no other one.
     pub version: u32,
     /// The exports, by name.
     #[serde(default)]
@@ -69,7 +69,8 @@ pub struct State {
     /// Checks and repairs that resume when their array is started again.
     #[serde(default)]
     pub checks: Vec<SavedCheck>,
-    /// Damage that checks and repairs have found, and that none has found corrected since.
+    /// Damage that checks, repairs and resyncs have found, unless a later check found it corrected; and parity in
+    /// doubt.
     #[serde(default)]
     pub damage: Vec<SavedDamage>,
     /// Journal disks that were lost, until an operator has acted on it.

@@ -263,8 +263,8 @@ impl Tables {
         }
     }
 
-    /// Renames an export and, if it serves, replaces what serves under its name. Returns what
-    /// served before; `None`: nothing was replaced.
+    /// Renames an export, and replaces its condition by `serving`, if given. Returns the condition before; `None`:
+    /// nothing was replaced.
     pub fn rename_export(&mut self, old: &str, new: &str, serving: Option<ExportCondition>) -> Option<ExportCondition> {
         let mut entry = self.exports.remove(old)?;
         new.clone_into(&mut entry.saved.name);

@@ -7,12 +7,13 @@ use uuid::Uuid;
 /// Maximum length of terms, in bytes.
 const TERMS_BYTES_MAX: usize = 512;
 
-/// The terms of one connection: `epoch=E&controller=UUID&boot=UUID&session=S&connection=C&attempt=N`, each of them once, in any order.
+/// The terms of one connection, each of them once, in any order:
+/// `epoch=E&controller=UUID&boot=UUID&session=S&connection=C&attempt=N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The controller's connection.
     pub caller: ConnectionOrigin,
-    /// The boot of the node under which the controller knows the replica.
+    /// The boot id under which the controller knows the replica.
     pub boot: Uuid,
 }
 

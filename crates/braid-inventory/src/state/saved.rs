@@ -54,7 +54,8 @@ pub struct SavedReplica {
     /// The version of the membership that added this voter; 0: it was created with the volume.
     #[serde(default)]
     pub since: u64,
-    /// The version of this membership: never older than that of the register's vote.
+    /// The version of the membership that `voters` and `locations` describe: never older than that of the register's
+    /// vote.
     #[serde(default)]
     pub version: u64,
     /// Size of the volume, in bytes; a witness stores none of it.
@@ -63,9 +64,10 @@ pub struct SavedReplica {
     /// The logical block of the volume, in bytes.
     #[serde(default = "braid_api::block_bytes_usual", skip_serializing_if = "braid_api::is_block_usual")]
     pub block_bytes: u32,
-    /// Changes with each loss of unflushed data that was no restart of the machine; nil: there was none.
+    /// Part of the replica's boot id: a new random number each time that the replica has lost unflushed data without a
+    /// restart of the machine, or is found to be an older copy; nil: never.
     pub losses: Uuid,
-    /// The pool has an older copy of the replica: none of its data counts until it was rebuilt and is in sync.
+    /// The pool has an older copy of the replica: its data is not trusted until the replica was rebuilt and is in sync.
     #[serde(default)]
     pub older: bool,
     /// The replica is complete: its register is durable. Otherwise the next start removes it.
@@ -124,18 +126,18 @@ pub struct SavedCheck {
     pub findings: Findings,
 }
 
-/// The saved form of damage that a check or repair of an array has found.
+/// The saved form of damage that a check, a repair or a resync of an array has found, and of doubt about its parity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SavedDamage {
     /// The array's identity.
     pub array: Uuid,
-    /// Whether a repair found it.
+    /// Whether a repair or a resync found it, and not a check.
     pub repair: bool,
     /// The findings.
     pub findings: Findings,
-    /// With parity: not all of it was checked since a forced start of the array, so that parity may be older than the
-    /// last writes.
+    /// Of an array with parity: the parity was not verified completely since a forced start of the array, and may be
+    /// older than the last writes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub parity_in_doubt: bool,
 }
