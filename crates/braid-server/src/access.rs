@@ -119,8 +119,9 @@ impl Access {
     /// Checks that the client may make this request.
     ///
     /// # Errors
-    /// [`Kind::Unauthenticated`] if the request shows no known token or certificate, [`Kind::Forbidden`] if its token
-    /// may only read.
+    /// [`Kind::Unauthenticated`]: the request shows no known token; or it shows no token, and the connection no
+    /// certificate. [`Kind::Forbidden`]: its token may only read, or a web page requests a change with the certificate
+    /// of its user.
     pub fn authorize(&self, method: &Method, headers: &HeaderMap, caller: Caller) -> Result<(), ErrorDetail> {
         let is_read = matches!(*method, Method::GET | Method::HEAD);
         let role = match bearer(headers) {
@@ -145,7 +146,8 @@ impl Access {
         }
     }
 
-    /// Returns the highest role of a token. Takes the same time for every token, known or not.
+    /// Returns the highest role of a token; `None`: the token is not known. All known tokens are compared, so that the
+    /// time does not tell whether, or where, one matches.
     fn role_of(&self, token: &[u8]) -> Option<AccessRole> {
         if token.len() > API_TOKEN_BYTES_MAX {
             return None;
@@ -162,7 +164,8 @@ impl Access {
     }
 }
 
-/// Refuses changes by a web page: a browser shows its user's certificate to any page that asks for it.
+/// Refuses a change with an `Origin` header, which browsers send: a browser presents its user's certificate for the
+/// requests of any web page.
 ///
 /// # Errors
 /// [`Kind::Forbidden`].

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep};
 
-/// Maximum time in which a client has to take the last reply and end its side.
+/// Maximum time from the start of a shutdown until the client has taken the last reply and ended its side.
 const LINGER_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes that are read and discarded meanwhile.
 const LINGER_BYTES_MAX: usize = 4 * API_BODY_BYTES_MAX;
@@ -92,7 +92,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Client<S> {
         self.check_idle(cx, result)
     }
 
-    // Neither resets the idle timer: both wait for the peer to take bytes that were written before.
+    // Neither a flush nor a shutdown is progress that extends the idle limit: both wait for the peer to take bytes that
+    // were written before.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }

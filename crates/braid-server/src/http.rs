@@ -104,7 +104,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
-/// Reads the body of a request whole. Compiled once, unlike what parses it into one of many types.
+/// Reads the whole body of a request. Not generic, so that it is compiled once and not for each type of a body.
 async fn body_of(request: Request<Body>) -> Result<Bytes, ErrorResponse> {
     let announced = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if announced.and_then(|length| length.parse::<u64>().ok()).is_some_and(|len| len > API_BODY_BYTES_MAX as u64) {
@@ -179,7 +179,7 @@ pub fn run_change<S: Lifecycle + ?Sized, T: Send + 'static>(
     finish_change(change(service), in_progress)
 }
 
-/// Runs a change in a task of its own. Compiled once for each kind of result, and not for each change.
+/// Runs a change in a task of its own. Generic over the result only, so that it is not compiled for each change.
 async fn finish_change<T: Send + 'static>(change: Reply<T>, in_progress: ChangeGuard) -> JsonResult<T> {
     let change = tasks::spawn(async move {
         let done = change.await;

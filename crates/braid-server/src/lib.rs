@@ -1,15 +1,17 @@
 //! The API's server: its routes, its listeners on the Unix socket and on the network, and the metrics.
 //!
-//! What it is: HTTP/1.1 with JSON over a [`Service`], which the daemon implements. `routes` has each path beside the method that it
-//! calls; `http` what they share; `listen`, `access` and `client` accept clients and authorize their requests; `settings` and
-//! `reload` are the options of the network and its files; `follow` streams events; `metrics` renders a snapshot of the daemon.
+//! What it is: HTTP/1.1 with JSON over a [`Service`], which the daemon implements. `routes` has each path beside the
+//! method that it calls, and `http` what the paths share; `listen`, `access` and `client` accept clients and authorize
+//! their requests; `settings` and `reload` are the options of the network and its files; `follow` streams events;
+//! `metrics` renders a snapshot of the daemon.
 //!
-//! What it guarantees: a change runs to its end, even if its client hangs up. The API never listens on a network without TLS,
-//! nor without a means to authenticate clients, and no part of a network request is processed before its client is authorized.
-//! Connections are bounded in number and in time. A route without a description cannot be written.
+//! What it guarantees: a change runs to its end, even if its client disconnects. The API never listens on a network
+//! without TLS, nor without a means to authenticate clients, and no part of a network request is processed before its
+//! client is authorized. Connections are bounded in number and in time. A route without a description cannot be
+//! written.
 //!
-//! What it never does: decide anything about arrays, pools, volumes or exports; it knows nothing of the daemon except the traits
-//! that it defines. No I/O of volumes passes through it.
+//! What it never does: decide anything about arrays, pools, volumes or exports. It knows nothing of the daemon except
+//! the traits that it defines. No I/O of volumes passes through it.
 
 #![forbid(unsafe_code)]
 
@@ -87,7 +89,8 @@ impl Api {
         Box::pin(listen::over_network(listener, admission, self.0.clone(), stopping))
     }
 
-    /// Handles a request of the daemon to itself, and returns the whole reply. An error reported by the API is a reply, too.
+    /// Handles a request of the daemon to itself, without a connection, and returns the whole reply. An error that a
+    /// route reports is a reply, too.
     ///
     /// # Errors
     /// The reply is longer than 256 MiB.

@@ -1,7 +1,7 @@
 //! What every operation of a daemon shares: the form of its reply, and the life of the daemon as a whole.
 //!
-//! Methods of the service that only read what is in memory return at once. All others return a future that owns what it needs, and so may
-//! run to its end when the client has gone.
+//! Methods of the service that only read memory return at once. All others return a future that owns what it needs: so
+//! it can run to its end after the client has disconnected.
 
 use braid_api::ErrorDetail;
 use std::pin::Pin;
@@ -25,7 +25,8 @@ pub trait Lifecycle: Send + Sync + 'static {
     /// Returns whether the start still scans disks.
     fn is_starting(&self) -> bool;
 
-    /// Returns the error that replaces "there is no such object" while the start still scans disks; `None` if `missing` holds.
+    /// Returns the error that replaces `missing` ("there is no such object") while the start still scans disks; `None`:
+    /// `missing` is final.
     fn unknown_yet(&self, missing: ErrorDetail) -> Option<ErrorDetail>;
 
     /// Registers a change: a stop and an upgrade of the daemon wait until the guard is dropped.

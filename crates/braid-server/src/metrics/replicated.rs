@@ -19,7 +19,7 @@ const REPLICAS: [GaugeOf<Replica>; 3] = [
     ("replica_connections", "Connections of controllers to it", None, |replica| f64::from(replica.connections)),
 ];
 
-/// Metrics that only the node knows that serves a volume, or is about to.
+/// Metrics that only the node has that serves a volume, or is about to serve it.
 const SERVED: [GaugeOf<ReplicatedVolume>; 6] = [
     ("replicated_serving", "1 if this node serves the volume; 0 while it is attaching it", None, |volume| {
         f64::from(u8::from(volume.state == ReplicatedState::Serving))
@@ -69,7 +69,7 @@ pub(super) fn encode(
     Ok(())
 }
 
-/// Returns the bytes that each replica lacks, if that is known: not for a replica that is out.
+/// Returns the bytes that each replica lacks. A failed replica is not listed: how many bytes it lacks is not known.
 fn missing_bytes<'a>(volume: &'a ReplicatedVolume, members: &[Member]) -> Vec<(&'a Voter, u64)> {
     let left = |voter: &Voter| {
         // Numbers of replicas are slots of the array; a removed replica leaves a gap among them.

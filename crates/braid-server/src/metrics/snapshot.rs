@@ -46,7 +46,7 @@ pub struct MetricsSnapshot {
 pub struct ReplicatedMetrics {
     /// The volume.
     pub volume: ReplicatedVolume,
-    /// How long it may go on without its voters; `None` if it has no lease.
+    /// Time until its lease ends if no voter renews it; `None` if it has no lease.
     pub lease_left: Option<Duration>,
     /// The members of the array over its replicas; `None` if there is no such array.
     pub members: Option<Vec<Member>>,

@@ -35,7 +35,8 @@ pub trait DaemonService: Send + Sync + 'static {
     /// Makes the daemon become another program in its own process, once that has shown that it would start.
     ///
     /// # Errors
-    /// The program would not start here; another upgrade is in progress; a change does not end. Nothing has stopped then.
+    /// The program would not start here; another upgrade is in progress; a change in progress does not end in time. The
+    /// daemon then serves as before.
     fn upgrade(self: Arc<Self>, request: Upgrade) -> Reply<Upgrading>;
 
     /// Returns the events.

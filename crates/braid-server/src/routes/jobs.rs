@@ -1,4 +1,4 @@
-//! Jobs: rebuilds, checks and other work of arrays that goes on after its request.
+//! Jobs: rebuilds, checks, moves and other work of arrays and pools that goes on after its request.
 
 use super::Shared;
 use crate::http::{Json, JsonBody, JsonResult, PathName, run_change};

@@ -1,5 +1,5 @@
-//! The routes, each beside the method of the service that it calls, and the service: the sum of these methods, in a trait for each kind
-//! of object. No decision is made here.
+//! The routes, each beside the method of the service that it calls, and [`Service`]: all of these methods, in one trait
+//! for each kind of object. No decision is made here.
 
 pub mod arrays;
 pub mod daemon;

@@ -43,7 +43,8 @@ pub trait PoolService: Send + Sync + 'static {
     /// Starts a pool that waits for members; by force without the missing ones.
     ///
     /// # Errors
-    /// No such pool; it serves already; members are missing; it cannot be opened.
+    /// No such pool; it serves already, with all of its members; members are missing, without `force`; it cannot be
+    /// opened.
     fn start_pool(self: Arc<Self>, pool: String, request: StartPool) -> Reply<Pool>;
 
     /// Adds disks and arrays to a pool, while its volumes are in use: one after the other, each durably before the next
@@ -57,7 +58,7 @@ pub trait PoolService: Send + Sync + 'static {
     /// Reads and compares all tables of a pool, while its volumes are in use.
     ///
     /// # Errors
-    /// No such pool; it does not serve or is being changed; a member cannot be read; what is to be abandoned is in use,
+    /// No such pool; it does not serve or is being changed; a member cannot be read; what is to be given up is in use,
     /// or can be read now.
     fn check_pool(self: Arc<Self>, pool: String, request: CheckPool) -> Reply<PoolChecked>;
 

@@ -23,7 +23,8 @@ pub trait SnapshotService: Send + Sync + 'static {
     /// Takes snapshots of volumes of a pool, all at one instant.
     ///
     /// # Errors
-    /// A volume does not exist; a name is taken. No snapshot is taken then.
+    /// A volume does not exist, or a name is taken: no snapshot is taken then. A disk hangs: the snapshots are durable
+    /// when it responds.
     fn create_snapshots(self: Arc<Self>, request: CreateSnapshots) -> Reply<SnapshotList>;
 
     /// Returns one snapshot.

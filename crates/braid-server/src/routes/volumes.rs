@@ -91,8 +91,8 @@ pub trait VolumeService: Send + Sync + 'static {
     /// Rolls a volume back to a snapshot; its later content is lost.
     ///
     /// # Errors
-    /// No such volume, or no such snapshot in its pool; a file system is mounted on the volume; without `force` in the request, it was
-    /// a member of an array that does not serve.
+    /// No such volume, or no such snapshot in its pool; requests in flight do not end in time; without `force` in the
+    /// request, a file system is mounted on the volume, or it was a member of an array that does not serve.
     fn rollback_volume(self: Arc<Self>, volume: String, request: RollbackVolume) -> Reply<Volume>;
 }
 
