@@ -1,5 +1,5 @@
-//! Where exports are to be had: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N` as a block
-//! device.
+//! Addresses of exports: `unix:PATH` or `tcp:HOST:PORT` over NBD, `fuse:PATH` as a file, `ublk:PATH,queues=N,depth=N`
+//! as a block device.
 
 use crate::limits::{BLOCK_QUEUE_DEPTH_MAX, BLOCK_QUEUES_MAX};
 use crate::{ErrorDetail, Kind};
@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The port of NBD where none is named.
+/// The TCP port of NBD if an address names none.
 pub const NBD_PORT: u16 = 10809;
 
 /// Longest path of a Unix socket, in bytes: what `sockaddr_un` has room for, less the zero at its end.
@@ -17,48 +17,48 @@ const SOCKET_PATH_BYTES_MAX: usize = 107;
 const EXAMPLE: &str =
     "right ones: unix:/run/braid/fast.sock, tcp:127.0.0.1:10809, tcp:[::1]:10809, fuse:/srv/fast.img, ublk:";
 
-/// Where the stable paths of block devices are.
+/// The folder with the stable paths of block devices.
 pub const BLOCK_FOLDER: &str = "/dev/braid";
 
-/// Requests of a queue where nothing is said of them.
+/// Requests in flight on one queue of a block device if an address names no `depth`.
 pub const DEPTH_DEFAULT: u16 = 128;
 
 /// The ASCII characters to escape: all but the unreserved ones of RFC 3986. Other bytes are always escaped.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// The same of a path, whose slashes stay.
+/// The ASCII characters to escape in a path: slashes stay.
 const RESERVED_IN_PATHS: &AsciiSet = &RESERVED.remove(b'/');
 
-/// An address that exports are to be had at.
+/// The address of an export.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
     /// A Unix socket.
     Unix(PathBuf),
     /// A TCP port.
     Tcp {
-        /// Name or number of the host; numbers of IPv6 without brackets.
+        /// Name or IP address of the host; an IPv6 address without brackets.
         host: String,
         /// Its port.
         port: u16,
     },
-    /// A file, of one export.
+    /// The path of a file whose content is one export.
     Fuse(PathBuf),
     /// A block device of this machine.
     Ublk {
-        /// Its stable path; empty: by the export's name.
+        /// Its stable path, below [`BLOCK_FOLDER`]; empty: the export's name decides it.
         path: PathBuf,
-        /// Its queues; 0: one for each shard.
+        /// Number of its queues, at most [`BLOCK_QUEUES_MAX`]; 0: one for each shard.
         queues: u16,
-        /// Requests of each at a time.
+        /// Maximum number of requests in flight on each queue, at most [`BLOCK_QUEUE_DEPTH_MAX`].
         depth: u16,
     },
 }
 
 impl Address {
-    /// Reads an address.
+    /// Parses an address. Reads no file, and resolves no name.
     ///
     /// # Errors
-    /// [`Kind::InvalidArgument`] with the reason and right examples.
+    /// [`Kind::InvalidArgument`], with the reason, and examples of valid addresses as the remedy.
     pub fn parse(text: &str) -> Result<Address, ErrorDetail> {
         let refused = |reason: String| {
             ErrorDetail::new(Kind::InvalidArgument, format!("the address {text:?} {reason}"))
@@ -90,7 +90,7 @@ impl Address {
         Ok(Address::Tcp { host: host.to_owned(), port })
     }
 
-    /// The same address with an absolute path.
+    /// Makes the path of a socket or file absolute; other addresses stay as they are.
     ///
     /// # Errors
     /// [`Kind::InvalidArgument`] when the path is too long for a socket, or has no absolute form.
@@ -119,7 +119,8 @@ impl Address {
         Ok(Address::Unix(absolute))
     }
 
-    /// The address of one export there, as NBD clients write it, or that of a file, or a block device's path; `tls`: only over TLS.
+    /// Returns the URI of an export at this address, as NBD clients take it; of a file, a `file:` URI; of a block
+    /// device, its path. `tls`: the export accepts TLS connections only.
     pub fn uri(&self, export: &str, tls: bool) -> String {
         let s = if tls { "s" } else { "" };
         match self {
@@ -137,7 +138,8 @@ impl Address {
     }
 }
 
-/// `PATH,queues=N,depth=N`, each of which may be left out.
+/// Parses `PATH,queues=N,depth=N`, each part of which may be absent. Returns the reason of an error as the end of a
+/// sentence.
 fn block_device(rest: &str) -> Result<Address, String> {
     let mut words = rest.split(',');
     let path = words.next().unwrap_or_default();
@@ -200,7 +202,7 @@ fn escaped_path(path: &Path) -> String {
     percent_encode(path.as_os_str().as_bytes(), RESERVED_IN_PATHS).to_string()
 }
 
-/// Text as one segment of a URI's path.
+/// Escapes text as one segment of a URI's path.
 pub fn escaped(text: &str) -> String {
     utf8_percent_encode(text, RESERVED).to_string()
 }

@@ -18,7 +18,7 @@ pub enum NameError {
     FirstCharacter(char),
     /// It contains this character.
     Character(char),
-    /// It has the shape of a UUID. UUIDs are accepted in place of names, so that it could denote another object.
+    /// It has the shape of a UUID. Commands accept UUIDs in place of names, and would take it for another object's.
     LooksLikeUuid,
 }
 
@@ -86,7 +86,8 @@ impl<'a> VolumeName<'a> {
     }
 }
 
-/// Checks the name of an export: any other name, or that of a volume or snapshot (`tank/db`, `tank/db@monday`).
+/// Checks the name of an export: a name as [`check_name`] accepts it, or that of a volume or snapshot (`tank/db`,
+/// `tank/db@monday`).
 ///
 /// # Errors
 /// The first rule that it breaks.
@@ -103,14 +104,16 @@ pub fn is_uuid(text: &str) -> bool {
         })
 }
 
-/// Returns the name of a snapshot that a policy takes at this time: `auto-20261122T140000Z`, in UTC.
+/// Returns the name of a snapshot that a schedule takes at this time, in seconds of Unix time: `auto-20261122T140000Z`,
+/// in UTC.
 pub fn policy_name(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / 86_400);
     let (h, m, s) = (unix_s / 3600 % 24, unix_s / 60 % 60, unix_s % 60);
     format!("auto-{year:04}{month:02}{day:02}T{h:02}{m:02}{s:02}Z")
 }
 
-/// Returns when a snapshot with this name was taken, if it is one of a policy. Only policies may use such names.
+/// Returns when a scheduled snapshot with this name was taken, in seconds of Unix time; `None`: the name is not one
+/// that a schedule gives. No other snapshot may have such a name.
 pub fn policy_time(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("auto-")?.strip_suffix('Z')?;
     let (date, time) = digits.split_once('T').filter(|(date, time)| date.len() == 8 && time.len() == 6)?;

@@ -35,7 +35,7 @@ pub struct ServedMeasured {
     pub owners: (u64, u64),
     /// Number of volumes and snapshots that are exported.
     pub exported: u64,
-    /// Acknowledged writes are only in the in-memory log.
+    /// Some acknowledged writes are in the in-memory log only.
     pub has_uncommitted: bool,
     /// The in-memory log was lost.
     pub has_lost_log: bool,
@@ -48,17 +48,17 @@ pub struct ServedMeasured {
 /// The contents of a volume.
 #[derive(Clone, Debug)]
 pub struct VolumeMeasured {
-    /// As in `tank/db`, without the pool.
+    /// Its name, without the pool's.
     pub name: String,
-    /// Its size.
+    /// Its size, in bytes.
     pub size_bytes: u64,
-    /// The space of its own extents.
+    /// The space that its own extents take, in bytes.
     pub allocated_bytes: u64,
     /// Number of its snapshots.
     pub snapshots: u64,
-    /// The space of its snapshots' extents.
+    /// The space that the extents of its snapshots take, in bytes.
     pub snapshots_allocated_bytes: u64,
-    /// When the last snapshot was taken; 0 if there is none.
+    /// When the last snapshot was taken, in seconds of Unix time; 0 if there is none.
     pub newest_unix_s: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct VolumeMeasured {
 pub struct PoolContents {
     /// Number of volumes.
     pub volumes: u64,
-    /// The sum of their sizes.
+    /// The sum of their sizes, in bytes.
     pub provisioned_bytes: u64,
     /// Number of their snapshots.
     pub snapshots: u64,
