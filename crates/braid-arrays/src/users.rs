@@ -13,7 +13,7 @@ use uuid::Uuid;
 /// whose volumes are arrays over replicas.
 ///
 /// The managers of pools and of replication are above the manager of arrays and implement this together: the daemon
-/// combines them in one type (`crates/braid/src/daemon/managers.rs`) and gives it to [`ArrayManager::set_users`] when
+/// combines them in one type (`crates/braid-daemon/src/managers.rs`) and gives it to [`ArrayManager::set_users`] when
 /// all managers exist.
 ///
 /// The manager of arrays calls these methods with the tables of the inventory unlocked, except

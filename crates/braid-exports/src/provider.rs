@@ -40,7 +40,7 @@ pub struct ExportSource {
 /// Volumes, snapshots and replicated volumes, as far as their exports need them.
 ///
 /// The managers of pools and of replication are above the manager of exports and implement this together: the daemon
-/// combines them in one type (`crates/braid/src/daemon/managers.rs`) and gives it to [`ExportManager::set_provider`]
+/// combines them in one type (`crates/braid-daemon/src/managers.rs`) and gives it to [`ExportManager::set_provider`]
 /// when all managers exist.
 ///
 /// The manager of exports calls these methods with [`ExportManager::listening_lock`] held and the tables of the

@@ -197,6 +197,27 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "braid-terminal",
         ],
     ),
+    // The control plane of one daemon: the managers wired, and the API over them.
+    (
+        "braid-daemon",
+        &[
+            "braid-api",
+            "braid-arrays",
+            "braid-cluster",
+            "braid-engine",
+            "braid-export",
+            "braid-exports",
+            "braid-format",
+            "braid-inventory",
+            "braid-nbd",
+            "braid-pools",
+            "braid-replication",
+            "braid-ring",
+            "braid-server",
+            "braid-tasks",
+            "braid-tls",
+        ],
+    ),
     (
         "braid",
         &[
@@ -219,6 +240,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "braid-client",
             "braid-cluster",
             "braid-config",
+            "braid-daemon",
             "braid-exports",
             "braid-host",
             "braid-inventory",
@@ -244,6 +266,7 @@ const ONLY: &[(&str, &[&str])] = &[
             "braid-cli",
             "braid-client",
             "braid-cluster",
+            "braid-daemon",
             "braid-exports",
             "braid-host",
             "braid-inventory",

@@ -6,18 +6,8 @@
 //! may hang. Threads that the kernel still holds then are reported. A killed daemon leaves nothing that the next start
 //! does not recover from.
 
-mod encryption;
-mod managers;
-mod order_upgrade;
-mod panics;
-mod peers;
-mod service;
 mod settings;
-mod shutdown;
-mod status;
-mod stuck_threads;
-mod upgrade;
-mod watch;
+mod upgrade_command;
 
 pub use settings::ServeArgs;
 
@@ -25,6 +15,9 @@ use anyhow::Context;
 use braid_api::address::Address;
 use braid_api::{ErrorDetail, Kind};
 use braid_config::{LogFormat, OPEN_FILES_FEW, SHARDS_DEFAULT_MAX};
+use braid_daemon::panics::{self, Panics};
+use braid_daemon::upgrade::{self, Handover};
+use braid_daemon::{Daemon, DaemonParts, encryption, peers, stuck_threads};
 use braid_export::ExportTable;
 use braid_exports::{listen, notify};
 use braid_fuse::FuseFrontend;
@@ -36,10 +29,8 @@ use braid_ring::kept::InheritedFds;
 use braid_ring::{Frontend, Ring, RingConfig};
 use braid_server::{Api, ApiReports};
 use braid_tasks as tasks;
-use braid_terminal::failure;
+use braid_terminal::{failure, output};
 use braid_ublk::UblkFrontend;
-use managers::{Daemon, DaemonParts};
-use panics::Panics;
 use settings::Settings;
 use std::path::Path;
 use std::process::ExitCode;
@@ -47,7 +38,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
-use upgrade::Handover;
 
 /// Threads of the control plane.
 const DAEMON_THREADS: usize = 2;
@@ -68,7 +58,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if args.upgrade {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.context("the runtime of the command cannot start")?;
-        return runtime.block_on(upgrade::command::run(args.socket.as_deref(), args.json));
+        return runtime.block_on(upgrade_command::run(args.socket.as_deref(), args.json));
     }
     let started = Instant::now();
     if args.check {
@@ -148,7 +138,7 @@ fn check(settings: &Settings) -> Result<(), ErrorDetail> {
     if let Some(api) = &settings.api {
         api.check()?;
     }
-    upgrade::trial();
+    output::json(&upgrade::trial());
     Ok(())
 }
 

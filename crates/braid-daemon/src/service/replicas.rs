@@ -1,6 +1,6 @@
 //! Operations on replicas and witnesses of this node.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{
     ChangeReplica, CreateReplica, ErrorDetail, Replica, ReplicaList, ReplicaReply, ReplicaRequest, ReplicaSnapshotList,
 };

@@ -54,10 +54,9 @@ fn fd_path(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Prints the output that the daemon expects of a candidate: which build this is. Settings and state were read before.
-pub fn trial() {
-    let output = TrialOutput { version: env!("CARGO_PKG_VERSION").to_owned(), handover: HANDOVER };
-    braid_terminal::output::json(&output);
+/// Returns what the daemon expects a candidate to print as JSON: which build this is. Settings and state were read before.
+pub fn trial() -> impl Serialize {
+    TrialOutput { version: env!("CARGO_PKG_VERSION").to_owned(), handover: HANDOVER }
 }
 
 /// Checks a program.

@@ -1,6 +1,6 @@
 //! Operations on snapshots.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{ChangeSnapshot, CloneSnapshot, CreateSnapshots, Snapshot, SnapshotDiff, SnapshotList, Volume};
 use braid_server::{Reply, SnapshotService};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Every wait has a limit, so that a disk that hangs does not hold up the daemon. Whatever is not done by then is
 //! reported, and left as a crash of the daemon would leave it: the next start recovers from that.
 
-use super::Daemon;
+use crate::Daemon;
 use braid_api::{ErrorDetail, Kind};
 use braid_arrays::end_service;
 use braid_engine::LeafId;

@@ -1,6 +1,6 @@
 //! Operations on pools.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{AddMembers, CheckPool, CreatePool, Pool, PoolChecked, PoolList, RemoveMember, StartPool};
 use braid_server::{BoxFuture, PoolService, Reply};
 use std::sync::Arc;

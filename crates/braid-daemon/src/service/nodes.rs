@@ -1,6 +1,6 @@
 //! Operations on nodes of the cluster.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{
     Admit, Admitted, ErrorDetail, InitCluster, Invitation, Invite, JoinCluster, Node, NodeList, NodeTable,
 };

@@ -1,6 +1,6 @@
 //! Operations on exports.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{AddExport, ErrorDetail, Export, ExportList, OrphanList, RenameExport, SetExport};
 use braid_server::{ExportService, Reply};
 use std::sync::Arc;

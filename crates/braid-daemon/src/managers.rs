@@ -1,7 +1,7 @@
 //! The managers of the daemon: created in order from the lowest to the highest, and wired where a lower one needs a
 //! higher one.
 
-use super::upgrade::{PreviousDaemon, Upgrades};
+use crate::upgrade::{PreviousDaemon, Upgrades};
 use braid_api::{ErrorDetail, Job, ReplicatedList, SetJob, Snapshot, SnapshotConsistency, SnapshotList};
 use braid_arrays::{ArrayManager, ArrayUsers, ScanResults, Votes};
 use braid_cluster::Nodes;
@@ -43,9 +43,9 @@ pub struct Daemon {
     /// The upgrade of the daemon to another build.
     pub upgrades: Upgrades,
     /// The API's socket.
-    pub(super) socket: PathBuf,
+    pub(crate) socket: PathBuf,
     /// The network address of the API, and its counter of refused clients.
-    pub(super) network: OnceLock<(SocketAddr, Arc<RefusedClients>)>,
+    pub(crate) network: OnceLock<(SocketAddr, Arc<RefusedClients>)>,
     /// When the certificate of the API on the network expires, in seconds of Unix time; 0 if unknown.
     certificate_expiry_unix_s: AtomicI64,
     /// When the certificate of the exports expires, in seconds of Unix time; 0 if unknown.

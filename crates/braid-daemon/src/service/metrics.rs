@@ -1,6 +1,6 @@
 //! What metrics show, taken from the counters at each scrape. Causes no I/O.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{Export, ReplicatedState, ReplicatedVolume, Severity};
 use braid_export::RequestClass;
 use braid_exports::show_export;

@@ -1,7 +1,7 @@
 //! Operations on the daemon as a whole.
 
 use super::metrics;
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{Activity, Attention, DiskList, ErrorDetail, EventList, Severity, Status, Upgrade, Upgrading};
 use braid_inventory::events::Events;
 use braid_server::{ApiReports, ChangeGuard, DaemonService, EventLog, Lifecycle, MetricsSnapshot, Reply};

@@ -1,6 +1,6 @@
 //! The certificate of exports, while the daemon runs: reloaded when its files change, and reported before it expires.
 
-use super::Daemon;
+use crate::Daemon;
 use braid_api::{Attention, AttentionCode};
 use braid_exports::Encryption;
 use braid_tasks as tasks;

@@ -1,6 +1,6 @@
 //! Operations on arrays.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{
     AddDisk, Array, ArrayList, Assemble, Assembled, CheckArray, CreateArray, ErrorDetail, GrowArray, Growth, ImportMd,
     Job, MdImport, MoveJournal, RemoveArrayMember, ReplaceMember,

@@ -1,6 +1,6 @@
 //! Operations on jobs.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{ErrorDetail, Job, JobList, SetJob};
 use braid_server::{JobService, Reply};
 use std::sync::Arc;

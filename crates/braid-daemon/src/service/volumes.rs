@@ -1,6 +1,6 @@
 //! Operations on volumes.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{
     CreateVolume, FlattenVolume, MoveVolume, ResizeVolume, RollbackVolume, SetVolume, SnapshotPolicy, Volume,
     VolumeList,

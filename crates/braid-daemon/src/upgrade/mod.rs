@@ -12,7 +12,6 @@
 //! after any end, so that there is no second way to start that could go wrong.
 
 mod candidate;
-pub mod command;
 
 use braid_api::Upgraded;
 use braid_inventory::{ListeningSocket, ListeningSockets};

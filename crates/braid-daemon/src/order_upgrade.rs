@@ -1,8 +1,8 @@
 //! Orders an upgrade of the daemon, and ends it in the daemon that follows.
 
-use super::managers::Daemon;
-use super::stuck_threads;
-use super::upgrade;
+use crate::Daemon;
+use crate::stuck_threads;
+use crate::upgrade;
 use braid_api::{ErrorDetail, Kind, Upgrade, Upgrading};
 use braid_tasks as tasks;
 use std::path::Path;

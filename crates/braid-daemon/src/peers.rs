@@ -1,6 +1,6 @@
 //! What the daemon provides for the nodes of its cluster: the API, the replicas, events and sockets.
 
-use super::Daemon;
+use crate::Daemon;
 use braid_api::{Attention, ErrorDetail, Severity};
 use braid_cluster::{
     BoxFuture, DaemonServices, NodeEvents, OwnReply, OwnRequest, PeerAdmission, PeerService, PeerStanding,

@@ -1,6 +1,6 @@
 //! The status and the activity of the daemon, over all of its objects.
 
-use super::Daemon;
+use crate::Daemon;
 use braid_api::{
     Activity, ArrayActivity, DiskActivity, DiskState, Export, ExportActivity, Limits, ShardStatus, Status, Tally,
 };

@@ -1,7 +1,7 @@
 //! The monitor of the daemon: looks periodically at disks, pools, exports and the state folder, and restores what can be
 //! restored.
 
-use super::Daemon;
+use crate::Daemon;
 use braid_api::{Attention, AttentionCode};
 use braid_arrays::LOOK_INTERVAL;
 use braid_pools::{OpenRetries, ReappearanceWatch};

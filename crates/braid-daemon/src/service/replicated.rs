@@ -1,6 +1,6 @@
 //! Operations on replicated volumes.
 
-use crate::daemon::Daemon;
+use crate::Daemon;
 use braid_api::{
     AddVoter, ClusterVolumeList, CreateReplicated, ErrorDetail, ForcedOpening, ReplicatedList, ReplicatedVolume,
 };
