@@ -1,16 +1,17 @@
 //! Which ranges of a device are known to read as zeros: the single answer to this question.
 //!
-//! The engine knows where bytes are stored, what was ever written to a redundant array and what a volume's map holds.
-//! What a disk without redundancy holds only the disk knows (a file by its holes), so that the caller supplies that
-//! answer. NBD's `base:allocation`, FUSE's `SEEK_HOLE`, copies of snapshots and every other component that skips holes
-//! use [`extents`] only: a second reader of the same state becomes wrong as soon as the first one changes.
+//! The engine knows where bytes are stored, which regions of a redundant array were ever written, and what a volume's
+//! map holds. What a disk without redundancy holds only the disk knows (a file knows its holes): the caller passes a
+//! probe of the disks. NBD's `base:allocation`, FUSE's `SEEK_HOLE`, copies of snapshots and every other component that
+//! skips holes use [`extents`] only: a second reader of the same state becomes wrong as soon as the first one changes.
 //!
 //! The rule: a range that does not read as zeros is never reported as a hole. Whatever is not known is data: a member
 //! that is lost or being rebuilt, an array that has failed, a range that a disk does not know, a device that is not
 //! served. A query that begins after a write was acknowledged finds the write.
 //!
-//! A hole is an answer like that to a read. A device that answers under a lease reports none without it: another
-//! controller may have written there. Nor does a volume on such a device while the record of the hole is not committed.
+//! To report a hole is to answer a read with zeros, under the same conditions. A device with a lease reports no hole
+//! while the lease does not hold, because another controller may have written there. A volume on such a device reports
+//! none while its pool has changes that are not committed.
 
 use crate::io::LeafId;
 use crate::layout::{COPIES_MAX, DeviceLayout};
@@ -64,7 +65,7 @@ pub fn extents(
     let end = offset.saturating_add(len);
     let inside = end.min(layout.size_bytes());
     let mut query = Query { layout, probe, known: Vec::with_capacity(KNOWN_MAX), probes: 0 };
-    // A hole counts if it may be reported after all of it was looked up.
+    // The conditions are checked after the whole run was looked up, so that they hold for all of it.
     let mut tell = |run: AllocationRun| each(AllocationRun { hole: run.hole && may_tell(layout, &lease_ns), ..run });
     let mut run = AllocationRun { len: 0, hole: false };
     let (mut at, mut places) = (offset, 0);

@@ -1,24 +1,26 @@
 //! Claims: overlapping writes to a device execute in arrival order, on every level and over all shards.
 //!
-//! A request that changes a device claims its whole range before its first step. It keeps the claim until it has ended and
-//! the kernel has given back its I/O, or until the I/O that the kernel keeps is in the list of late ranges ([`crate::late`]). A delayed
-//! write of an ended connection therefore never lands after a later, acknowledged write to the same block: the later write waits
-//! for it, or fails.
+//! A request that changes a device claims its whole range before its first step. It releases the claim when it has
+//! ended and the kernel has returned its I/O. If the kernel keeps an I/O beyond its time limit, the request first
+//! enters the list of late ranges ([`crate::late`]), and then releases its claim. So a delayed write of a closed
+//! connection never lands after a later, acknowledged write to the same block: the later write waits for it, or fails.
 //!
-//! **Uncontended claims.** A granule is 64 KiB, sixteen blocks of 4 KiB. Each granule of each device hashes to one word. A request
-//! claims blocks of a granule by one compare-and-swap:
+//! **Uncontended claims.** A granule is 64 KiB, sixteen blocks of 4 KiB. Each granule of each device hashes to one
+//! word. A request claims blocks of a granule by one compare-and-swap:
 //!
 //! ```text
 //! bits 63..18  granule (device and number), 46 bits      bit 16  a request waits      bits 15..0  claimed blocks
 //! ```
 //!
-//! **Contended claims.** A request joins a queue if its blocks are claimed, if an earlier request in the queue overlaps it, if
-//! another granule occupies the word, or if its range is longer than [`HELD_BYTES_MAX`]. The queue compares ranges exactly: a request never
-//! waits for an unrelated one, whose disk may hang. The queue grants a range when no earlier request in it overlaps and no word
-//! holds any of its blocks. A request that has taken words checks the queue afterwards and gives the words back if it would overtake.
+//! **Contended claims.** A request joins a queue if its blocks are claimed, if an earlier request in the queue overlaps
+//! it, if another granule occupies the word, or if its range is longer than [`HELD_BYTES_MAX`]. The queue compares
+//! ranges exactly: a request never waits for an unrelated one, whose disk may hang. The queue grants a range when no
+//! earlier request in it overlaps and no word holds any of its blocks. A request that has taken words checks the queue
+//! afterwards, and gives the words back if it would overtake a queued request.
 //!
-//! The range table ([`crate::overlap`]) serves another purpose: a step of a write excludes jobs and other steps there, and releases its
-//! range while it waits. Lock order: a claim is taken before a range; a request that holds a range never waits for a claim.
+//! The range table ([`crate::overlap`]) serves another purpose: there a step of a write excludes jobs and the steps of
+//! other requests, and a request releases its range while it waits. Lock order: a claim is taken before a range; a
+//! request that holds a range never waits for a claim.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,9 +32,12 @@ use crate::overlap::{Bucket, HELD, TAG_MASK, TAG_SHIFT, WAITING, granule_part, r
 pub const HELD_BYTES_MAX: u64 = 1 << 20;
 
 const GRANULE_SHIFT: u32 = 16;
-/// Counters of what the queue has of each granule, by hash: a few requests in the queue do not send all others to its lock.
+/// Number of counters of queued requests. A request in the queue counts in the counter of each granule of its range, by
+/// hash; a long one counts in `Claims::long` instead. If all these counters are 0 for a request, it overlaps nothing in
+/// the queue, and need not lock it.
 const HINTS: usize = 1024;
-/// Mark wait keys of this table's words, and of requests in the queue, among those that shards send each other.
+/// Mark a [`Bucket`] that names a word of this table, or, with `OF_QUEUE` too, a request in the queue. A bucket without
+/// these bits names a word of a range table.
 const OF_CLAIMS: u32 = 1 << 30;
 const OF_QUEUE: u32 = 1 << 29;
 
@@ -66,7 +71,8 @@ struct Queued {
     start: u64,
     end: u64,
     number: u32,
-    /// Longer than [`HELD_BYTES_MAX`] when it joined.
+    /// Whether the range was longer than [`HELD_BYTES_MAX`] when the request joined. Shortening the range does not
+    /// change this: the request leaves the counter in which it was counted.
     long: bool,
 }
 
@@ -79,6 +85,7 @@ impl Queued {
 #[derive(Debug)]
 struct Queue {
     list: Vec<Queued>,
+    /// The number of the request that joined last. Numbers wrap around.
     last: u32,
 }
 
@@ -86,6 +93,7 @@ struct Queue {
 #[derive(Debug)]
 pub struct Claims {
     words: Box<[AtomicU64]>,
+    /// The length of the queue's list, readable without its lock.
     queued: AtomicU32,
     /// Number of long queued requests, which no hint counts.
     long: AtomicU32,
@@ -109,9 +117,10 @@ impl Claims {
         }
     }
 
-    /// Claims `[start, end)` of the device by words, rounded outwards to blocks. Returns false if another request has claimed or awaits any of
-    /// it, if another granule occupies a word, or if the range is too long. Calls `woken` for each word that was taken in vain and on which a
-    /// request began to wait meanwhile.
+    /// Claims `[start, end)` of the device in the words, rounded outwards to blocks of 4 KiB. Returns false, and claims
+    /// nothing, if another request has claimed or awaits any of these blocks, if another granule occupies one of the
+    /// words, or if the range spans granules and is longer than [`HELD_BYTES_MAX`]. Calls `woken` for each word that
+    /// this call took and gave back, if another request began to wait on the word meanwhile.
     #[inline]
     pub fn hold(&self, device: DeviceId, start: u64, end: u64, woken: &mut impl FnMut(Bucket)) -> bool {
         let (tag, mask, next) = granule_part(device, start, end);
@@ -120,8 +129,8 @@ impl Claims {
         } else {
             end - start <= HELD_BYTES_MAX && self.take_all(device, start, end, woken)
         };
-        // Sequentially consistent, like the compare-and-swap before it: of a request that takes words and one that joins the queue at the
-        // same moment, at least one sees the other.
+        // Sequentially consistent, like the compare-and-swap before it: if one request takes words while another joins
+        // the queue, at least one of them sees the other.
         if held && self.is_queued(device, start, end) {
             self.release(device, start, end, woken);
             return false;
@@ -171,9 +180,10 @@ impl Claims {
             return Err(queue_bucket(last));
         }
         fence(Ordering::SeqCst);
-        // A request that takes words from now on sees this one in the queue: the words held in the range only become fewer.
-        // A long range goes through the whole table. To find 65,536 granules (4 GiB) by their words took 340 µs; a request that goes through a
-        // table of as many words takes less than 100 µs (2 cores of AMD EPYC).
+        // A request that takes words from now on sees this one in the queue, and gives them back: no block of the range
+        // is claimed by words any more that was not claimed before. A long range goes through the whole table instead
+        // of looking up the word of each granule: looking up 65,536 granules (4 GiB) took 340 µs, going through a table
+        // of as many words less than 100 µs (2 cores of AMD EPYC).
         if (end - start) >> GRANULE_SHIFT < self.words.len() as u64 / 8 {
             let mut at = start;
             while at < end {
@@ -193,7 +203,8 @@ impl Claims {
         (0..self.words.len()).try_for_each(|word| self.wait_on(word, held))
     }
 
-    /// Releases the part before `start` of a granted range. Returns the key whose waiters look again.
+    /// Releases the part before `start` of a granted range. Returns the wait key of requests behind this one in the
+    /// queue, which the caller wakes.
     #[cold]
     pub fn shorten(&self, number: u32, start: u64) -> Bucket {
         if let Some(queued) = self.lock().list.iter_mut().find(|queued| queued.number == number) {
@@ -202,7 +213,7 @@ impl Claims {
         queue_bucket(number)
     }
 
-    /// Removes a request from the queue. Returns the key whose waiters look again.
+    /// Removes a request from the queue. Returns the wait key of requests behind it, which the caller wakes.
     #[cold]
     pub fn leave_queue(&self, number: u32) -> Bucket {
         let mut queue = self.lock();
@@ -220,8 +231,8 @@ impl Claims {
         self.queued.load(Ordering::SeqCst) > 0 && self.is_queued_for(device, start, end)
     }
 
-    /// Returns whether no request has claimed or awaits any of `[start, end)`, at most [`HELD_BYTES_MAX`] long. Also false if another granule
-    /// occupies one of its words.
+    /// Returns whether no request has claimed or awaits any of `[start, end)`, which is at most [`HELD_BYTES_MAX`]
+    /// long. Returns false also if another granule occupies one of the words.
     #[inline]
     pub fn is_free(&self, device: DeviceId, start: u64, end: u64) -> bool {
         let mut at = start;

@@ -1,9 +1,9 @@
-//! Until when a replicated device may answer.
+//! The lease of a replicated device: until when its requests may be answered.
 //!
-//! Its controller may be cut off while another one opens the volume on another node: so answers are given only while
-//! enough voters renew its lease (`replica::Lease`). The control plane renews; the shards check the lease at each
-//! completion, and keep answers that may not be given now. A shard that keeps an answer records that here, and the
-//! control plane notifies all shards at the next renewal: no shard polls.
+//! A controller may be cut off while another one takes over the device on another node. So a controller answers
+//! requests only while enough voters renew its lease (`replica::Lease`). The control plane renews the lease. The shards
+//! check it at each completion, and keep back answers that may not be given now. A shard that keeps an answer back
+//! records that here, and the control plane notifies all shards at the next renewal: no shard polls.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub struct DeviceLease {
     /// The end of the lease, by the clock of [`crate::LeafSink::lease_ns`].
     until_ns: AtomicU64,
-    /// A shard keeps an answer.
+    /// A shard has kept back an answer since the last renewal.
     has_kept_answers: AtomicBool,
 }
 
 impl DeviceLease {
-    /// Creates a lease that expires at this moment; 0: nothing may be answered yet.
+    /// Creates a lease that expires at `until_ns`. With 0, nothing may be answered before the first renewal.
     pub fn new(until_ns: u64) -> DeviceLease {
         DeviceLease { until_ns: AtomicU64::new(until_ns), has_kept_answers: AtomicBool::new(false) }
     }
 
-    /// Returns until when answers may be given.
+    /// Returns when the lease expires, by the clock of [`crate::LeafSink::lease_ns`].
     pub fn until_ns(&self) -> u64 {
         self.until_ns.load(Ordering::SeqCst)
     }

@@ -82,15 +82,20 @@ impl Flags {
     /// How often one request may be abandoned. The last try is waited for.
     pub const TRIES_MAX: u8 = 7;
 
-    /// Returns [`Flags::OTHERS`] for a request that was abandoned `tries` times before, less than [`Flags::TRIES_MAX`]:
-    /// each try may take twice as long as the one before it.
+    /// Returns [`Flags::HAS_ALTERNATIVE`] for a read that was abandoned `tries` times before. Each try may take twice
+    /// as long as the one before it.
+    ///
+    /// # Panics
+    /// If `tries` is [`Flags::TRIES_MAX`] or more.
     #[inline]
     pub const fn alternative_try(tries: u8) -> Flags {
         assert!(tries < Flags::TRIES_MAX);
         Flags(Flags::HAS_ALTERNATIVE.0 | tries << Flags::TRIES_SHIFT)
     }
 
-    /// Returns whether a read that has waited so long is abandoned, if a request's first try may take `limit_ns`.
+    /// Returns whether a read that has waited for `waited_ns` is to be abandoned. `limit_ns` is the limit of a
+    /// request's first try; each further try has twice the limit of the one before it. Always false without
+    /// [`Flags::HAS_ALTERNATIVE`].
     #[inline]
     pub const fn is_abandoned_after(self, waited_ns: u64, limit_ns: u64) -> bool {
         self.has(Flags::HAS_ALTERNATIVE) && waited_ns >= limit_ns << self.tries()
@@ -163,9 +168,10 @@ pub struct Request {
     pub op: Op,
     /// Modifiers.
     pub flags: Flags,
-    /// First byte, a multiple of the device's logical block; 0 for a flush.
+    /// First byte, a multiple of [`crate::DeviceLayout::request_bytes`]; 0 for a flush.
     pub offset: u64,
-    /// Bytes, a multiple of the logical block; at most [`REQUEST_BYTES_MAX`] for reads and writes; 0 for a flush.
+    /// Bytes, a multiple of [`crate::DeviceLayout::request_bytes`]; at most [`REQUEST_BYTES_MAX`] for reads and writes;
+    /// 0 for a flush.
     pub len: u64,
     /// The data, or [`Buf::NONE`].
     pub buf: Buf,
@@ -207,8 +213,9 @@ pub enum ErrorKind {
     Busy,
     /// The device is stopped or never existed. Never a reply to a client: see [`ErrorKind::is_unsettled`].
     NoDevice,
-    /// The device answers under a lease, and its serving ends or has failed: the next serving, here or on another node,
-    /// decides the outcome of the request. Never a reply to a client: see [`ErrorKind::is_unsettled`].
+    /// The device has a lease, and this node stops serving it or has lost its replicas. The controller that serves the
+    /// device next, on this node or another one, decides the outcome of the request. Never a reply to a client: see
+    /// [`ErrorKind::is_unsettled`].
     Unsettled,
     /// The array has lost more members than it tolerates.
     Failed,
@@ -218,16 +225,16 @@ pub enum ErrorKind {
     /// content of the stripe is unknown, until it is rewritten. Or a block of a volume may be on a missing member of
     /// its pool.
     Unreadable,
-    /// Only for a leaf and with [`Flags::OTHERS`]: the read would have taken long, and was abandoned; no I/O uses its
+    /// Only for a leaf read with [`Flags::HAS_ALTERNATIVE`]: it took unusually long and was abandoned. No I/O uses its
     /// memory any more.
     Slow,
 }
 
 impl ErrorKind {
-    /// Returns whether a later session decides the outcome of the request. Such a request is never answered: a file
-    /// system that receives an error aborts its journal, although the same request would succeed some seconds later. A
-    /// frontend whose clients reconnect (NBD) ends the connection without a reply; one whose device outlives the
-    /// serving (FUSE, ublk) lets the request wait.
+    /// Returns whether the outcome of the request is left to the component that serves the device next. A frontend
+    /// never replies to such a request: a file system that receives an error aborts its journal, although the same
+    /// request would succeed some seconds later. A frontend whose clients reconnect (NBD) ends the connection without a
+    /// reply; a frontend whose device outlives the interruption (FUSE, ublk) lets the request wait.
     #[inline]
     pub const fn is_unsettled(self) -> bool {
         matches!(self, ErrorKind::NoDevice | ErrorKind::Unsettled)
@@ -275,9 +282,8 @@ pub struct Cookie(pub u64);
 
 /// An I/O to a leaf: a contiguous range there, in one or several equally spaced pieces of memory.
 ///
-/// Striping is regular, so pieces need no list: the first is `first_len` long, every further one `piece_len` (the last
-/// one less), and consecutive pieces after the first start `stride` bytes apart: piece 0 is at `buf`, piece k ≥ 1 at
-/// `buf + first_gap + (k - 1)·stride`.
+/// Striping is regular, so the pieces need no list. Piece 0 has `first_len` bytes and is at `buf`. Piece k ≥ 1 has
+/// `piece_len` bytes (the last piece may have fewer) and is at `buf + first_gap + (k - 1)·stride`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafIo {
     /// The disk.
@@ -384,9 +390,9 @@ pub trait LeafSink {
     /// Submits an I/O. The engine never has more in flight than the limits that it was built with.
     fn submit(&mut self, io: &LeafIo);
 
-    /// Carries out a read or write, at most [`LEAF_BYTES_MAX`] long and in one piece of memory, on a leaf that
-    /// completes it inline: a healthy in-memory disk without a cache, so that FUA has no meaning. `None`: I/O on this
-    /// leaf takes time, or this one cannot be carried out; nothing was done, and it must be submitted.
+    /// Carries out a read or write within the call, if the leaf can: a healthy in-memory disk without a cache, on which
+    /// FUA has no meaning. The I/O is at most [`LEAF_BYTES_MAX`] long and in one piece of memory. Returns `None` if the
+    /// leaf cannot complete it within the call: then nothing was done, and the caller submits the I/O.
     #[inline]
     fn complete_inline(&mut self, _leaf: LeafId, _op: Op, _offset: u64, _len: u64, _buf: Buf) -> Option<LeafResult> {
         None
@@ -403,13 +409,14 @@ pub trait LeafSink {
     /// Returns whether two ranges of memory hold the same bytes.
     fn is_equal(&mut self, a: Buf, b: Buf, len: u64) -> bool;
 
-    /// Returns this shard's scratch memory: its start, a multiple of 4096, and its bytes, a multiple of 6 MiB and at
-    /// least [`crate::SCRATCH_BYTES_MIN`]. The engine owns it as long as the shard lives; called once, when the first
-    /// array with parity, pool or volume with small blocks is served.
+    /// Returns this shard's scratch memory: its start, a multiple of 4096, and its length in bytes, a multiple of 6 MiB
+    /// and at least [`crate::SCRATCH_BYTES_MIN`]. The engine owns the memory as long as the shard lives. Called once,
+    /// when the first array with parity, pool or device that takes sectors
+    /// ([`crate::DeviceLayout::with_sector_requests`]) is served.
     fn scratch(&mut self) -> (Buf, u64);
 
-    /// Calls `work` with the bytes of these memory locations, `len` at each: inputs and outputs. Inputs may belong to
-    /// requests of other shards.
+    /// Calls `work` with the `len` bytes at each of these locations: the inputs and the outputs. Inputs may be memory
+    /// of requests of other shards.
     fn compute(&mut self, inputs: &[Buf], outputs: &[Buf], len: u64, work: &mut ComputeFn<'_>);
 
     /// Returns the time in nanoseconds of any monotonic clock; always 0 if there is none.
@@ -442,15 +449,17 @@ pub trait MetaIo {
     async fn write(&self, leaf: LeafId, offset: u64, data: Vec<u8>, fua: bool) -> Result<(), LeafError>;
     /// Makes everything written before durable.
     async fn flush(&self, leaf: LeafId) -> Result<(), LeafError>;
-    /// Records, besides the labels of this array, that the members with these roles hold everything: of a replicated
-    /// array, by its voters. Returns when that is durable on a quorum, with those members that have failed meanwhile
-    /// and do not count. It may wait as long as voters are unreachable.
+    /// Records with the voters of a replicated array that the members in these slots are in sync, and no others; the
+    /// array's labels record it as well. Returns when the record is durable on a quorum. Returns those of the slots
+    /// whose members have failed meanwhile, and which are therefore not recorded as in sync. Waits as long as too few
+    /// voters are reachable. An array without voters has nothing to record: returns at once.
     ///
-    /// A dropped member is recorded here before any label says so; a promotion is in all labels before it is recorded
-    /// here.
+    /// Order: a dropped member is recorded here before any label says so; a promotion is in all labels before it is
+    /// recorded here.
     ///
     /// # Errors
-    /// Another controller has taken over the array: nothing more may be written to it or answered.
+    /// Another controller has taken over the array: this controller must not write to it or answer its requests any
+    /// more.
     async fn record_in_sync(&self, _in_sync: &[u16]) -> Result<Vec<u16>, LeafError> {
         Ok(Vec::new())
     }

@@ -90,7 +90,7 @@ pub struct DeviceLayout {
     pub(crate) missed: Box<[Arc<MissedWrites>]>,
     /// Vacant slots: see [`DeviceLayout::vacant`].
     vacant: MemberSet,
-    /// It takes whole sectors: see [`DeviceLayout::in_sectors`].
+    /// It takes whole sectors: see [`DeviceLayout::with_sector_requests`].
     in_sectors: bool,
     direct: Direct,
 }
@@ -119,7 +119,8 @@ enum Direct {
 struct Linear {
     /// The ends of all zones but the last; unused entries hold an end that no offset reaches.
     ends: [u64; LINEAR_ZONES_MAX - 1],
-    /// The disk, what to add to an offset of the device (wrapping), and the end of the zone.
+    /// Of each zone: its disk, the number to add (wrapping) to a device offset to get the disk offset, and its end on
+    /// the device.
     zones: Box<[(LeafId, u64, u64)]>,
 }
 
@@ -234,11 +235,13 @@ impl DeviceLayout {
     pub const SECTOR_BYTES: u32 = 512;
 
     /// Makes it a layout that also takes requests of whole sectors of 512 bytes. A request that begins or ends within a
-    /// block reads that block and writes it back, while no other request changes it. That costs a read, and memory.
+    /// block reads that block, and writes it back with the changed sectors; no other request changes the block in
+    /// between. That costs a read, and memory of the shard.
     ///
     /// # Panics
     /// If it is neither a volume of a pool nor an array of copies under a lease: the fast paths of other devices hold
-    /// no claim, and steps of arrays with parity keep memory of stripes.
+    /// no claim, and steps of arrays with parity keep memory of stripes. Also if the logical block is not 4096 bytes,
+    /// or the size is no multiple of it.
     #[must_use]
     pub fn with_sector_requests(mut self) -> DeviceLayout {
         let is_whole =
@@ -259,10 +262,11 @@ impl DeviceLayout {
         if self.in_sectors { DeviceLayout::SECTOR_BYTES } else { self.block_bytes }
     }
 
-    /// Makes it the layout of a replicated array, whose members are on several nodes, and which another controller may
-    /// serve. Requests are answered under this lease only, and a read only when what it has read is on all members in
-    /// sync. With parity every write is logged in the journal, including full-stripe writes: the failure of a node
-    /// takes the controller and a member at the same time, and what was being overwritten must be readable then.
+    /// Makes it the layout of a replicated array: its members are on several nodes, and a controller on another node
+    /// may take it over. Requests are answered only under this lease, and a read only when the data that it returns is
+    /// on all members in sync. With parity every write is logged in the journal, including full-stripe writes: the
+    /// failure of a node may take away the controller and a member at once, and blocks that were being overwritten must
+    /// be readable then.
     ///
     /// # Panics
     /// If it is no redundant array.
@@ -274,9 +278,10 @@ impl DeviceLayout {
         self
     }
 
-    /// Makes it the layout of a volume of a pool on a replicated device, `of`: it answers under that device's lease,
-    /// including what the pool knows by itself. Nothing is answered that is not committed: a controller that serves the
-    /// pool later on another node does not find what is only in this pool's memory.
+    /// Makes it the layout of a volume of a pool on a replicated device, `of`. The volume answers requests only under
+    /// that device's lease, including those that the pool answers without I/O (blocks that are zeros). It answers no
+    /// request before the changes of the pool that the answer depends on are committed: a controller that takes over
+    /// the pool on another node does not find what is only in this node's memory.
     ///
     /// # Panics
     /// If it is no volume.
@@ -313,7 +318,8 @@ impl DeviceLayout {
         self
     }
 
-    /// Records what is written with this layout, for members that have failed, or that are being rebuilt.
+    /// Makes every request that is planned with this layout record the range that it writes, in each of these records:
+    /// there is one for each member that has failed or is being rebuilt.
     ///
     /// # Panics
     /// If it is not replicated: other devices may be written on a fast path, which records nothing.
@@ -324,8 +330,8 @@ impl DeviceLayout {
         self
     }
 
-    /// Declares these slots of an array of copies vacant: no failed member lacks what is dirty, so that bits may be
-    /// cleared without them.
+    /// Declares these slots of an array of copies vacant. A vacant slot does not keep dirty bits from being cleared, as
+    /// a failed member does: a disk that takes the slot is rebuilt in full.
     #[must_use]
     pub fn vacant(mut self, roles: MemberSet) -> DeviceLayout {
         self.vacant = roles;
@@ -357,8 +363,9 @@ impl DeviceLayout {
         &self.leaves
     }
 
-    /// Returns the single location of `[at, at + len)`, if all of it is in one chunk on one leaf and can be accessed
-    /// without further conditions, as nearly every small request. `at + len` must lie inside the device.
+    /// Returns the leaf and the byte offset there of `[at, at + len)`, if the whole range is in one chunk on one leaf
+    /// and can be accessed without further conditions. That is so for nearly every small request. `at + len` must lie
+    /// inside the device.
     #[inline(always)]
     pub(crate) fn single_place(&self, at: u64, len: u64) -> Option<(LeafId, u64)> {
         match &self.direct {

@@ -7,9 +7,9 @@ use crate::io::META_BLOCKS;
 pub struct Limits {
     /// Maximum number of requests in flight on one shard; at most [`SLOTS_MAX`]. Further ones are refused with `Busy`.
     pub slots: u32,
-    /// Maximum number of devices: arrays and bare disks.
+    /// Maximum number of devices: arrays, bare disks and volumes.
     pub devices: u32,
-    /// Number of words of the range table, as a power of two.
+    /// Number of words of the range table, as a power of two: there are `2^range_table_bits`.
     pub range_table_bits: u32,
 }
 
@@ -29,8 +29,8 @@ pub const GATHERS_MAX: u32 = 64;
 /// Maximum number of shared parts of requests to volumes on one shard. A part is a request to a member of a pool.
 pub const SHARED_PARTS_MAX: u32 = 288;
 
-/// A pool takes a further part while it holds fewer than this many times the free shared parts. A single pool holds 257
-/// parts, and leaves 32 shared ones.
+/// A pool takes a further part while it holds fewer parts than this many times the number of free shared parts. A
+/// single pool holds at most 257 parts, and leaves 32 shared ones.
 pub const PARTS_PER_FREE: u32 = 8;
 
 /// Maximum number of parts on one shard: shared ones, and one for each pool. Requests that need a further one wait.
@@ -50,12 +50,13 @@ pub const SLOTS_MAX: u32 =
 /// Maximum number of leaves that a cookie can address.
 pub const LEAVES_MAX: u32 = 1 << 20;
 
-/// Maximum number of requests of one device on one shard that were answered at their time limit and that the kernel
-/// still has: at this number, further requests are refused. Each occupies a slot, and a disk that hangs must not occupy
-/// those of all others.
+/// Maximum number of late requests of one device on one shard: they were answered at their time limit, and the kernel
+/// still has their I/O. At this number, further requests to the device are refused with `TimedOut`. Each late request
+/// occupies a slot, and a disk that hangs must not occupy the slots of all others.
 pub const LATE_MAX: u32 = 64;
 
-/// Maximum bytes of the buffers of such requests (8 MiB).
+/// Maximum bytes of the buffers of late requests of one device on one shard (8 MiB); from there on, further requests
+/// are refused likewise.
 pub const LATE_BYTES_MAX: u64 = 8 << 20;
 
 /// Maximum number of leaf I/Os of one planning step; longer requests continue when these have completed.

@@ -95,7 +95,7 @@ impl LostStripes {
         all.into_iter()
     }
 
-    /// Appends the remaining lost stripes to a list that has room for [`LostRows::capacity`] more.
+    /// Appends the remaining lost stripes to a list that has room for [`LostStripes::capacity`] more.
     pub fn list(&self, out: &mut Vec<LostStripe>) {
         // Other shards remove lines meanwhile: each cell is read once.
         let mut now = [(0, 0, 0); MEMBERS_MAX];

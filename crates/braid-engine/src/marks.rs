@@ -1,10 +1,11 @@
-//! Marks of the journal of an array with parity that are retired when a member is dropped.
+//! Retired marks: marks in the journal of an array with parity that recovery ignores.
 //!
-//! A stripe that is only marked is recovered from its data alone: its parity may not match. Once a label says that a
-//! member has failed, stripes that were marked before could not be read any more, although they are in place on the
-//! survivors. So the reconciler has the marks retired before it records a drop: it waits until no write to a marked
-//! stripe is in flight, the survivors flush, and the label that records the drop also says up to which batch marks do
-//! not count. A slot whose mark is retired before it has written its stripe logs that stripe.
+//! The journal only marks the stripe of a full-stripe write. Recovery of a marked stripe recomputes its parity from its
+//! data, because the parity may not match. Without one of its members a marked stripe could not be recovered, even if
+//! it is in place on all survivors. So the reconciler has all marks retired before a label records the drop of a
+//! member: the shards wait until no write to a marked stripe is in flight, the survivors flush, and the label that
+//! records the drop also records up to which batch marks are ignored. A request whose mark is retired before it has
+//! written its stripe logs the stripe with its data.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,15 +19,15 @@ use crate::io::LeafId;
 pub struct Marks {
     run: AtomicU64,
     batch: AtomicU64,
-    /// The disks on which a stripe is not in place although its mark is retired. Disks and not indices: a member's
-    /// index may change.
+    /// The disks that lack a stripe whose mark is retired, because they failed a write to it. Disks and not indices: a
+    /// member's index may change.
     failed: Mutex<Vec<LeafId>>,
 }
 
 impl Marks {
-    /// Retires the marks of this run up to this batch. `failed`: the disks on which one of these stripes is not in
-    /// place. Marks stay retired, and disks stay listed: only a layout without a disk removes it
-    /// ([`Marks::retain_failed`]).
+    /// Retires the marks of run `run` up to batch `batch`, inclusive. `failed`: the disks that failed a write to one of
+    /// these stripes. Nothing makes a retired mark count again. A disk stays listed until a layout in which it does not
+    /// serve is published ([`Marks::retain_failed`]).
     pub fn retire(&self, run: u64, batch: u64, failed: &[LeafId]) {
         let mut disks = self.disks();
         for disk in failed {
@@ -39,7 +40,8 @@ impl Marks {
         self.batch.fetch_max(batch, Ordering::AcqRel);
     }
 
-    /// Removes the disks that do not serve in a published layout. A failed disk gets the stripe when it is rebuilt.
+    /// Removes the disks that do not serve in a published layout. Such a disk gets the stripes that it lacks when it is
+    /// rebuilt.
     pub(crate) fn retain_failed(&self, serves: impl Fn(LeafId) -> bool) {
         self.disks().retain(|disk| serves(*disk));
     }
@@ -56,8 +58,8 @@ impl Marks {
         RetiredMarks { run: self.run.load(Ordering::Acquire), batch: self.batch.load(Ordering::Acquire) }
     }
 
-    /// Returns the disks on which a stripe is not in place although its mark is retired: the label that retires the
-    /// mark drops them.
+    /// Returns the disks that lack a stripe whose mark is retired. The label that records the retirement must drop
+    /// them.
     pub fn failed(&self) -> Vec<LeafId> {
         self.disks().clone()
     }

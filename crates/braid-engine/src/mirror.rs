@@ -8,8 +8,8 @@ use crate::io::LeafId;
 use crate::parity::{Parity, ParityNode};
 use crate::regions::{RegionBits, RegionMap};
 
-/// Maximum number of members that can be recorded as slow: as many as a request records
-/// ([`MemberSet`] of the first ones).
+/// Maximum number of members of an array in which requests avoid slow members: a slot has a bit for each of the first
+/// 16 members.
 pub(crate) const SLOW_MAX: usize = u16::BITS as usize;
 
 /// The state of a member.
@@ -89,12 +89,13 @@ pub(crate) struct Mirrored {
     pub members: Box<[MirrorMember]>,
     pub successors: Box<[Successor]>,
     pub regions: Arc<RegionMap>,
-    /// At levels with parity, where each byte has one location and the rest of its stripe.
+    /// The stripes and the journal, at levels with parity: there each byte has one location, and can be computed from
+    /// the rest of its stripe.
     pub parity: Option<Box<Parity>>,
     pub failed: bool,
     /// Always the first readable copy is read: the copies may differ.
     pub steady: bool,
-    /// The offset of the bitmap on each member that has it.
+    /// The disk of each member that serves, and the offset in bytes of the member's bitmap there.
     pub bitmaps: Box<[(LeafId, u64)]>,
 }
 
@@ -139,8 +140,8 @@ impl Mirrored {
         (disk.leaf == leaf).then_some(disk.role)
     }
 
-    /// Returns the disks of these members, by index in this layout, as far as they serve in another layout of the
-    /// array.
+    /// Returns the disks of these members, which are indices of this layout, if they also serve in `other`, another
+    /// layout of the array.
     pub fn disks_in(&self, roles: MemberSet, other: &Mirrored) -> impl Iterator<Item = LeafId> {
         let members = self.members.iter().enumerate().filter(move |(role, _)| roles.has(*role));
         members.map(|(_, member)| member.leaf).filter(move |leaf| other.role_of(*leaf).is_some())
@@ -180,7 +181,8 @@ impl Mirrored {
         Some(role).filter(answers).or_else(|| successors.find(answers))
     }
 
-    /// Returns whether each byte can be read from several members, even without these.
+    /// Returns whether each byte can be read from at least two members that are not in `avoid`. Always false at other
+    /// levels than raid1, and for more than [`SLOW_MAX`] members.
     pub fn has_readers(&self, avoid: MemberSet) -> bool {
         let reads = |(role, member): &(usize, &MirrorMember)| member.role == MemberRole::InSync && !avoid.has(*role);
         let few = self.members.len() <= SLOW_MAX;
@@ -188,9 +190,9 @@ impl Mirrored {
             && self.members.iter().enumerate().filter(reads).nth(1).is_some()
     }
 
-    /// Returns the members that hold a batch of the journal: `copies` members in sync, or all, of one zone. Zones lose
-    /// their members independently of one another: a batch whose copies are in two zones could be lost although no zone
-    /// has lost more than it tolerates.
+    /// Returns the members that hold batch `sequence` of the journal: `copies` members in sync of one zone, or all of
+    /// them if there are fewer. Zones lose their members independently of one another: if the copies of a batch were in
+    /// two zones, all of them could be lost although no zone has lost more members than it tolerates.
     pub fn batch_holders(&self, sequence: u64, copies: usize) -> MemberSet {
         let zones = self.geometry.zones();
         let zone = &zones[(sequence % zones.len() as u64) as usize];
@@ -209,7 +211,7 @@ impl Mirrored {
     }
 }
 
-/// What the fast path of a small request needs, close together.
+/// The data that the fast path of a small request needs, close together in memory.
 #[derive(Debug)]
 pub(crate) struct FastMirror {
     pub places: MirrorMap,
@@ -330,7 +332,7 @@ impl Loads {
         u64::from(load.in_flight + 1) * u64::from(load.latency_ns.max(1))
     }
 
-    /// Returns whether the first of two disks should be read, with the read's offset on each.
+    /// Returns whether a read should use disk `a` and not disk `b`. With each disk: the read's offset there, in bytes.
     pub fn better(&self, a: (LeafId, u64), b: (LeafId, u64)) -> bool {
         let (cost_a, cost_b) = (self.cost(a.0), self.cost(b.0));
         let goes_on = |(leaf, offset): (LeafId, u64)| self.0[leaf.0 as usize].next_offset == offset;

@@ -9,13 +9,13 @@
 //!
 //! A range is acquired by one compare-and-swap for each granule it touches, and released likewise; nothing is allocated
 //! and no message is sent. Two granules that hash to one word exclude each other for a moment: that costs time, never
-//! correctness. Two granules of one range share the word under the first one's tag. A range is acquired as a whole or
-//! not at all, so that no request holds and waits, and there is no deadlock.
+//! correctness. If two granules of one range hash to one word, the range holds the word once, under the first granule's
+//! tag. A range is acquired as a whole or not at all, so that no request holds and waits, and there is no deadlock.
 //!
-//! A request that finds the range held sets the waiting bit and is woken when the word is released: the releasing shard
-//! clears the bit and notifies every shard. A request that only waits for what is held now to be released, and acquires
-//! nothing itself, does not compete with those that acquire it next: a release records what became free
-//! ([`RangeTable::await_free`]).
+//! A request that finds the range held sets the waiting bit of a word. The shard that releases the word clears the bit
+//! and notifies every shard; the request then tries again. A request may also wait, without acquiring anything, until
+//! blocks that are held now have been free once. It need not find them free itself, because other requests may acquire
+//! them first: each release records which blocks stayed held, and so which became free ([`RangeTable::await_free`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,6 +26,7 @@ const GRANULE_SHIFT: u32 = 16;
 const BLOCK_SHIFT: u32 = 12;
 pub(crate) const HELD: u64 = 0xffff;
 pub(crate) const WAITING: u64 = 1 << 16;
+/// A request of [`RangeTable::acquire_fair`] waits on the word.
 const TURN: u64 = 1 << 17;
 pub(crate) const TAG_SHIFT: u32 = 18;
 /// Shift of a release's number in a `given` word; below it are the blocks that stayed held.
@@ -34,7 +35,7 @@ pub(crate) const TAG_MASK: u64 = (1 << (64 - TAG_SHIFT)) - 1;
 /// Granules of 1 PiB for each of 4,096 devices; tags beyond that coincide with the next device's, which is harmless.
 const DEVICE_SHIFT: u32 = 34;
 
-/// A word of the table on which requests may wait.
+/// What a request waits on: a word of a range table, or a word or a queued request of [`crate::claims`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bucket(pub u32);
 
@@ -42,9 +43,10 @@ pub struct Bucket(pub u32);
 #[derive(Debug)]
 pub struct RangeTable {
     words: Box<[AtomicU64]>,
-    /// For each word, its last release while a request waited: the release's number, and the blocks that stayed held.
+    /// For each word, its last release while a request waited: the release's number, and the blocks that stayed held
+    /// (see [`GIVEN_SHIFT`]).
     given: Box<[AtomicU64]>,
-    /// The last of these numbers.
+    /// The number of the last such release, over all words.
     gives: AtomicU64,
 }
 
@@ -100,9 +102,9 @@ impl RangeTable {
         self.acquire_as::<false>(device, start, end, woken)
     }
 
-    /// Acquires a range as [`RangeTable::acquire`] does, but in turn: as soon as one of these requests waits for a
-    /// granule, the others let it become free. Otherwise a request for the whole granule could wait for ever behind
-    /// many that hold a part each.
+    /// Acquires a range as [`RangeTable::acquire`] does, but fairly among the callers of this function: once one of
+    /// them waits for a granule, the others acquire no part of it before all of it has been free. Otherwise a request
+    /// for the whole granule could wait for ever behind many that hold a part each.
     #[inline]
     pub fn acquire_fair(
         &self,
@@ -219,8 +221,9 @@ impl RangeTable {
         held
     }
 
-    /// Waits, without acquiring anything, until each of the blocks of one granule has been free at some moment from the
-    /// first call on. Returns the word to wait on, whose release will be reported; `None`: all blocks have been free.
+    /// Waits, without acquiring anything, until each of the awaited blocks has been free at some moment since the first
+    /// call. Returns the word to wait on, whose release will be reported: then the caller calls again. `None`: all
+    /// blocks have been free.
     pub fn await_free(&self, device: DeviceId, awaited: &mut AwaitedBlocks) -> Option<Bucket> {
         let tag = tag(device, awaited.at >> GRANULE_SHIFT);
         let bucket = self.bucket(tag);
@@ -369,7 +372,8 @@ impl RangeTable {
 /// What a range acquires of one word: the word, the granule's tag, its blocks.
 type Part = (Bucket, u64, u64);
 
-/// Returns whether a word refuses this part now, for a request that lets waiting ones go first.
+/// Returns whether a word refuses this part now. With `IN_TURN`, also if part of the granule is held and another such
+/// request waits on the word.
 #[inline]
 fn refuses_now<const IN_TURN: bool>(seen: u64, tag: u64, mask: u64) -> bool {
     refuses(seen, tag, mask) || (IN_TURN && seen & TURN != 0 && seen & HELD != 0)

@@ -1,9 +1,10 @@
 //! Levels with parity in a layout: stripes, and how a request is cut into ops on them.
 //!
-//! This module calls the journal's unit a *stripe*: a slice, at most 64 KiB high, of a stripe of the geometry. It is
-//! locked, marked and logged at a time. Identifiers with `row` mean this unit. A [`StripeOp`] is what one request does to
-//! one stripe: all blocks between two heights, of neighbouring data cells. Cells are counted in the order of the
-//! coefficients: data first, then P, then Q.
+//! This module calls the journal's unit a *stripe*: a slice, at most 64 KiB high, of a stripe of the geometry.
+//! Identifiers with `row` mean this unit. A *cell* is the part of a stripe in one chunk: of data, of P, or of Q. Cells
+//! are counted in the order of the coefficients: data first, then P, then Q. A *line* is the blocks of all cells at one
+//! height. Requests lock lines of a stripe; the journal marks a stripe, or logs a part of it. A [`StripeOp`] is what
+//! one request does to one stripe: it changes all blocks between two heights, in neighbouring data cells.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ pub const LOGGED_BLOCKS_MAX: u64 = 255;
 pub struct ParityNode {
     /// The array's identity, which the journal's batches contain.
     pub array: Uuid,
-    /// The run whose batches count.
+    /// The journal's run: only its batches count. A run begins when the journal is recovered at start, and when the
+    /// ring moves.
     pub run: u64,
     /// The offset of the journal's ring on each member's disk, in bytes, in the order of the members.
     pub rings: Vec<u64>,
@@ -52,8 +54,8 @@ pub enum RingState {
     Members,
     /// On a disk of its own.
     Disk(RingDisk),
-    /// Nowhere: the ring is about to move. Nothing is logged; logged entries are written in place and made durable
-    /// there.
+    /// Nowhere: the ring is about to move. Nothing is logged. Entries that were acknowledged are written in place and
+    /// made durable there.
     Moving,
 }
 
@@ -85,6 +87,7 @@ pub(crate) struct Parity {
     pub node: ParityNode,
     /// Number of parities of each stripe: 1 or 2.
     pub count: usize,
+    /// Height of a stripe of the journal, in bytes.
     pub row_bytes: u64,
     /// Stripes of the journal in each stripe of the geometry.
     pub per_stripe: u64,
@@ -108,8 +111,8 @@ impl Parity {
         blocks > self.logged_blocks_max && op.blocks > 1
     }
 
-    /// Returns, for a data cell of a stripe of the geometry at `column` bytes below its top, whether it is lost there,
-    /// and up to which column that is so.
+    /// Returns whether a data cell of a stripe of the geometry is lost at `column`, and up to which column that holds.
+    /// Columns are in bytes from the top of the chunk.
     pub fn lost_at(&self, stripe: &Stripe<'_>, cell: usize, column: u64) -> (bool, u64) {
         let row = stripe.number * self.per_stripe + column / self.row_bytes;
         let row_end = (column / self.row_bytes + 1) * self.row_bytes;
@@ -130,8 +133,8 @@ impl Parity {
 }
 
 impl Parity {
-    /// Returns the smallest range in the range table that every write to these bytes of the array holds part of: lines
-    /// of a cell, or whole stripes.
+    /// Returns a range in the range table of which every write to `[start, end)` of the array holds a part: the lines
+    /// of these bytes if they are in one chunk, else all lines of their stripes.
     pub fn written_under(&self, geometry: &Geometry, start: u64, end: u64) -> (u64, u64) {
         let (first, last) = match (geometry.stripe_of(start), geometry.stripe_of(end.max(start + 1) - 1)) {
             (Some(first), Some(last)) => (first, last),
@@ -187,7 +190,7 @@ pub(crate) struct StripeOp {
     pub method: ParityMethod,
     /// Its data is logged in the journal; otherwise it is only marked there.
     pub logged: bool,
-    /// The batch of the journal that contains it; 0: none yet.
+    /// The batch of the journal that holds its entry; 0 if there is none yet, or if the entry was reported as in place.
     pub sequence: u64,
     /// First page of its scratch memory.
     pub page: u32,
@@ -245,9 +248,9 @@ impl StripeOp {
     }
 }
 
-/// Cuts `[start, end)` of the array into ops, as many as there is room for. Returns their number, and the array offset
-/// up to which they cover everything. Both ends are multiples of 4096. `marks`: stripes that are covered entirely stay
-/// whole, because a mark suffices for them, even if the journal has no room for their data.
+/// Cuts `[start, end)` of the array, both multiples of 4096, into at most [`OPS_MAX`] ops. Returns the number of ops,
+/// and the array offset up to which they cover the range without a gap. With `marks`, a stripe that is covered entirely
+/// is one op even if the journal has no room for its data: a mark suffices for it.
 pub(crate) fn cut(
     geometry: &Geometry,
     parity: &Parity,

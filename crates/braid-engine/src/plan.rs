@@ -60,7 +60,7 @@ pub struct PlanSpan {
     pub avoid: MemberSet,
 }
 
-/// What is known of the bytes from one on.
+/// Where the bytes from a given byte on are, or what must happen before they can be accessed.
 enum Resolved {
     /// They are at this many locations, for this many bytes.
     Places(usize, u64),

@@ -48,7 +48,7 @@ impl RegionBits {
 
     fn remove(&self, word: usize, bits: u64) {
         if bits != 0 {
-            // In the single order of all such operations and of later reads.
+            // A request that loaded the bit before may still act on it: see `RegionCall::Close`.
             self.0[word].fetch_and(!bits, Ordering::AcqRel);
         }
     }
@@ -112,8 +112,9 @@ pub struct RegionMap {
 }
 
 impl RegionMap {
-    /// Creates the map of an array of `size_bytes` in regions of `region_bytes`, with the bits on its members. `equal`:
-    /// dirty regions are nevertheless equal and durable on all members.
+    /// Creates the map of an array of `size_bytes` in regions of `region_bytes`. `bits` are the members' *written* bits
+    /// and *dirty* bits, one for each region. A written region that is dirty starts as unequal. With `equal` it does
+    /// not: it is known to be equal and durable on all members, and may be read and written at once.
     ///
     /// # Panics
     /// If `region_bytes` is no power of two of at least 4096, or there are 2^32 regions or more.
@@ -239,7 +240,7 @@ impl RegionMap {
         (is_written, end.min(geometry.size_bytes()))
     }
 
-    /// Returns the bytes of a region, as the number of bits that its number is shifted by.
+    /// Returns the base-2 logarithm of the size of a region in bytes.
     pub fn shift(&self) -> u32 {
         self.shift
     }
@@ -272,7 +273,9 @@ impl RegionMap {
         bitmap::encode(&self.array, block, bits, bytes);
     }
 
-    /// Notes that these bits are durable, `fresh` ones as written regions, zeroed and equal on all members.
+    /// Notes that the *dirty* bits in `marked` and the *written* bits in `fresh` are durable on all members. Regions in
+    /// `fresh` are zeroed, and equal on all members. All these regions become readable and writable, if they are
+    /// written and not unequal.
     pub(crate) fn marked(&self, block: u32, marked: &Bits, fresh: &Bits) {
         let first = block as usize * WORDS_PER_BLOCK;
         for (k, (marked, fresh)) in marked.iter().zip(fresh).enumerate().filter(|(_, (m, f))| **m | **f != 0) {
@@ -285,7 +288,7 @@ impl RegionMap {
         }
     }
 
-    /// Notes that these bits are no longer set on the members.
+    /// Notes that these *dirty* bits are no longer set on the members.
     pub(crate) fn cleared(&self, block: u32, bits: &Bits) {
         let first = block as usize * WORDS_PER_BLOCK;
         for (k, bits) in bits.iter().enumerate().filter(|(_, bits)| **bits != 0) {

@@ -76,11 +76,11 @@ pub struct VolumeNode {
     pub key: PoolKey,
     /// The shard that is the pool's home.
     pub home: ShardId,
-    /// The state of the pool, and of the volume, that all shards read.
+    /// The state of the pool that all shards read.
     pub pool: Arc<PoolShared>,
-    /// See `pool`.
+    /// The state of the volume that all shards read.
     pub volume: Arc<VolumeShared>,
-    /// Its id at the home.
+    /// The volume's id, by which the pool's home shard knows it.
     pub id: VolumeId,
     /// The pool's members, by number.
     pub members: Arc<PoolMembers>,
@@ -98,7 +98,8 @@ impl VolumeNode {
         (member.device, member.data + u64::from(extent.index) * EXTENT_BYTES + u64::from(position) * BLOCK_BYTES)
     }
 
-    /// Returns the location of a run of at most so many blocks, within one logical extent.
+    /// Returns where the blocks from `block` on are: a run of at most `blocks_max` blocks, within one logical extent,
+    /// that is contiguous in one extent or not mapped.
     #[inline(always)]
     pub(crate) fn find(&self, block: u64, blocks_max: u64) -> BlockLocation {
         let most = blocks_max.min(u64::from(EXTENT_BLOCKS)) as u32;
@@ -111,9 +112,10 @@ impl VolumeNode {
         unmapped_blocks(&self.volume.map, block, end)
     }
 
-    /// Returns how many blocks from `block` on, at most `blocks_max`, are contiguous from `first` on, of which the
-    /// first `blocks` are known to be. So extents that are contiguous on a member are accessed as one, if all of them
-    /// are `usable`.
+    /// Returns the number of blocks from `block` on, at most `blocks_max`, that are contiguous on one member. `first`
+    /// is the location of `block`, and the first `blocks` blocks are known to be contiguous there. The run goes on
+    /// through further extents as long as each follows the one before it on the member and is `usable`: one I/O covers
+    /// them all.
     pub(crate) fn run(
         &self,
         block: u64,

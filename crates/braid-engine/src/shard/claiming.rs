@@ -46,8 +46,8 @@ impl Shard {
         }
     }
 
-    /// Claims the range of a request before its first step. Returns false if the request waits. Fails the request if a late write covers the
-    /// range.
+    /// Claims the range of a request before its first step. Returns false if the request waits. Sets the request's
+    /// error if a late write covers the range.
     pub(super) fn claim_range(&mut self, index: u32) -> bool {
         let slot = &self.slots[index];
         let (device, start, end) = (DeviceId(slot.device), slot.start, slot.end);
@@ -77,7 +77,8 @@ impl Shard {
         true
     }
 
-    /// Releases the part of a long request's claim that lies before its cursor, so that later requests to that part go on.
+    /// Releases the part of a long request's claim that lies before its cursor, so that later requests to that part go
+    /// on.
     #[inline]
     pub(super) fn shorten_claim(&mut self, index: u32) {
         let slot = &self.slots[index];

@@ -12,9 +12,10 @@ use crate::overlap::RangeTable;
 use crate::plan::{PlanSpan, PlanStep, Precondition, carries_data};
 use braid_format::bitmap::REGIONS_PER_BLOCK;
 
-/// Returns the end of the never written part, from the cursor on, of a long request that zeroes a range of a redundant
-/// array. This part is skipped without holding it piece by piece: a range that another request holds ends it, because
-/// holders are looked up before the regions are.
+/// Returns the end of the part, from the cursor on, that a long request which zeroes a range of a redundant array may
+/// skip, because it was never written. The part is skipped without acquiring it piece by piece in the range table. It
+/// ends where another request holds a range. Holders are looked up first, and regions then: a write whose range is not
+/// held yet comes after this request.
 fn past_unwritten(ranges: &RangeTable, slot: &slots::Slot, layout: &DeviceLayout) -> Option<u64> {
     let mirror = layout.mirror().filter(|mirror| !mirror.failed)?;
     let is_long = slot.end.saturating_sub(slot.cursor) > STEP_ORDERED_BYTES_MAX;
@@ -29,7 +30,7 @@ fn past_unwritten(ranges: &RangeTable, slot: &slots::Slot, layout: &DeviceLayout
 
 impl Shard {
     /// Returns whether a step would be planned with a layout that is no longer current. A member that was dropped since
-    /// has missed writes of others: no lost data may be computed from its content.
+    /// then has missed later writes: its content must not serve to compute lost data.
     #[inline]
     fn is_behind(&self, index: u32) -> bool {
         let slot = &self.slots[index];

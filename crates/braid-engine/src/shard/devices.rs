@@ -68,6 +68,7 @@ pub(crate) struct Device {
     pub current: Option<Arc<DeviceLayout>>,
     /// The version that new requests are planned with, or 0.
     pub version: u32,
+    /// Number of slots that use the current layout.
     pub users: u32,
     /// Requests answered at their time limit that the kernel still has, and their bytes.
     late: u32,
@@ -84,6 +85,8 @@ pub(crate) struct Device {
     pub takes_time: bool,
     /// Members whose failure has been reported to the control plane since the last publish.
     pub reported: MemberSet,
+    /// Earlier layouts, oldest first, each with the number of slots that use it. A layout leaves the list when it and
+    /// all before it have no users.
     pub retired: Vec<(Arc<DeviceLayout>, u32)>,
     pub counters: DeviceCounters,
 }
@@ -170,7 +173,7 @@ impl Devices {
             self.drained.push((id, version));
         }
         if users > 0 || !device.retired.is_empty() {
-            // If requests wait for long, as for voters, and the layout changes often, this takes more memory.
+            // The list reallocates if requests wait for long, for example for voters, while the layout changes often.
             device.retired.push((old, users));
         }
         Some(version)

@@ -41,7 +41,7 @@ impl Shard {
     pub(super) fn mirror_fast_path(&mut self, request: &Request, sink: &mut impl LeafSink) -> FastPath {
         let Request { device: id, op, offset, len, buf, tag, .. } = *request;
         let device = self.devices.at_mut(id.0);
-        // A request that was begun needs a slot.
+        // If a member does not complete its I/O inline, the request goes on with a slot: one must be free.
         if device.takes_time || device.frozen || self.done.len() >= self.done_max || !self.slots.has_free() {
             return FastPath::No;
         }

@@ -65,8 +65,9 @@ impl Shard {
             return self.ring_disk_failed(index, leaf, role, error);
         }
         let role = mirror.and_then(|mirror| mirror.role_of(leaf));
-        // If other members have carried out the operation, a member that does not support it would differ. The copies
-        // of a replicated device must not differ, even if the operation is reported as failed.
+        // Other members may have carried out an operation that this one does not support. On a replicated device that
+        // counts as a failure of the member, because its copies must not differ, even if the operation is reported as
+        // failed. On other devices only the request fails.
         let differs = layout.lease.is_some() && mirror.is_some();
         let Some(role) = role.filter(|_| error.kind != ErrorKind::Unsupported || differs) else {
             slot.error.get_or_insert(cause);
@@ -141,8 +142,8 @@ impl Shard {
         }
         // A device that is being stopped answers no request anyway; the last failures are reported nevertheless.
         device.frozen = device.current.is_some();
-        // Without a current layout, the index is that of the slot's own layout, and may name another member in the next
-        // slot: each failure is reported.
+        // Without a current layout, the index is that of the slot's own layout, and may name another member in the
+        // layout of the next slot that fails: each failure is reported.
         if device.current.is_none() || !device.reported.has(usize::from(fault.role)) {
             device.reported = device.reported.with(usize::from(fault.role));
             self.faults.push_back(fault);
@@ -153,7 +154,7 @@ impl Shard {
     #[cold]
     fn ring_disk_failed(&mut self, index: u32, leaf: LeafId, role: u16, error: LeafError) {
         let slot = &mut self.slots[index];
-        // The journal repeats the I/O then.
+        // The journal repeats the I/O with that layout.
         slot.error.get_or_insert(IoError { kind: error.kind, leaf: Some(leaf), errno: error.errno, offset: 0 });
         let device = self.devices.at_mut(slot.device);
         let current = device.current.as_ref().and_then(|current| current.mirror());

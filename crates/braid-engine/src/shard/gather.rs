@@ -1,17 +1,19 @@
 //! Write coalescing: contiguous writes to an array with parity that arrive together are carried out as one, a *gather*.
 //! A full-stripe write reads nothing, and logs only a mark in the journal.
 //!
-//! Such a write waits until its driver has submitted everything that it has ([`Shard::end_turn`]). Neighbours that meet
-//! within a stripe are then copied into memory of the shard, and a slot of its own carries them out like any other
-//! write. They are answered when it has ended; if it fails, each write is carried out alone. Where two writes meet at
-//! the edge of a stripe nothing would be gained: they are not coalesced, which saves copying.
+//! Such a write waits until its driver has submitted everything that it has ([`Shard::end_turn`]). Writes that meet
+//! within a stripe are then copied into memory of the shard, and a slot of their own carries them out as one write.
+//! When the gather has ended, its writes are answered; if it has failed, each of them is carried out alone. Writes that
+//! meet at the edge of a stripe are not coalesced: nothing would be gained, and the copy is saved.
 //!
-//! A stream may submit its writes one by one. A write that continues where a write in flight ends, and does not reach
-//! the edge of its stripe, is held back until more has arrived or that write has ended. It is held back only if so much
-//! is in flight that more is likely to arrive: a stream that waits for each few writes would lose by it.
+//! A stream may submit its writes one by one. If a write begins where a write in flight ends, and does not reach the
+//! edge of its stripe, the shard holds it back until more writes have arrived, or until the write in flight has ended.
+//! It does so only while so many requests are in flight that more are likely to arrive: a stream that waits for the end
+//! of every few writes would lose by it.
 //!
-//! Every wait is bounded. A write that was refused the lines that it needs looks for neighbours once more; after that
-//! it takes its turn among the writes that wait for these lines. A write is held back behind a few writes at most.
+//! Every wait is bounded. A write that does not get the lines that it needs looks for neighbours once more; after that
+//! it takes its turn among the writes that wait for these lines. A write is held back behind at most [`CHANGES_MAX`]
+//! successive writes.
 
 use super::Shard;
 use super::scratch::PageRun;
@@ -23,7 +25,8 @@ use crate::limits::GATHERS_MAX;
 const WRITE_BYTES_MAX: u64 = 256 << 10;
 const GATHER_BYTES_MAX: u64 = 1 << 20;
 const PAGE_BYTES: u64 = 4096;
-/// Up to this many requests of a device in flight on a shard, no more are expected soon.
+/// Writes are held back only while more requests of the device than these are in flight on the shard: with fewer, no
+/// more are expected soon.
 const USERS_MIN: u32 = 4;
 /// Maximum number of writes held back at a time: each turn looks at all of them.
 const HELD_MAX: usize = 256;
@@ -93,7 +96,7 @@ fn end_place(device: u32, at: u64) -> usize {
 
 struct Gather {
     memory: PageRun,
-    /// The kernel still has it, and as much of the reserve is available to others.
+    /// The kernel still has the memory, so it was lent: as many pages of the reserve are available to others.
     lent: bool,
 }
 

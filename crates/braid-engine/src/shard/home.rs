@@ -27,8 +27,9 @@ pub enum RegionCall {
     /// From now on no request begins a write to these regions without asking the home shard. A request in flight may
     /// still write, until the current layout has been replaced and has drained.
     Close(Vec<u32>),
-    /// Clears the dirty bits of those of these regions that no request has asked for since they were closed. Everything
-    /// written there is durable on all members. Skipped while a member is not in sync.
+    /// Clears the dirty bits of these regions, except of those that a request has asked for since they were closed. The
+    /// caller has made everything that was written there durable on all members. Nothing is cleared while a member is
+    /// not in sync, vacant slots aside.
     Clear(Vec<u32>),
     /// Writes all bits to all members that serve, because a member was added.
     Rewrite,
@@ -36,8 +37,9 @@ pub enum RegionCall {
     /// retires it from the journal.
     Retire,
     /// At levels with parity, while the device is frozen on all shards because members are about to be dropped: retires
-    /// the marks of stripes that are in place. `wait`: retires all marks, once no write to a marked stripe is in
-    /// flight; [`crate::Marks::failed`] names the disks that failed such a write.
+    /// marks of the journal, so that recovery ignores them. Without `wait`, these are the marks of stripes that are
+    /// known to be in place. With `wait`, they are all marks, once no write to a marked stripe is in flight; then
+    /// [`crate::Marks::failed`] names the disks that failed such a write.
     RetireMarks {
         /// Wait until no such write is in flight.
         wait: bool,
@@ -65,7 +67,7 @@ enum Stage {
     Held,
 }
 
-/// A bitmap block for which something was requested.
+/// The state of one bitmap block: what was requested of it, and the round in progress.
 struct Round {
     device: DeviceId,
     /// `None` in a spare round.
@@ -88,7 +90,7 @@ struct Round {
     calls: Vec<u64>,
     /// The next byte of the array to be zeroed.
     zero_at: u64,
-    /// A layout with other members has been published since the round began.
+    /// A layout has been published since the round began: the round is restarted.
     again: bool,
 }
 
@@ -155,8 +157,11 @@ struct Call {
 
 /// A request for a block. It is queued until a round is available.
 enum RoundRequest {
+    /// Make this region writable, and so readable.
     Open(u32),
+    /// Clear the dirty bit of this region, for this call.
     Clear(u32, u64),
+    /// Write the block even if nothing changes, for this call.
     Rewrite(u64),
 }
 

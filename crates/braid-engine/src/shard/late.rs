@@ -74,7 +74,7 @@ impl Shard {
                 self.shared.late.insert(DeviceId(slot.device), slot.start, slot.end);
             }
             if slot.below.0 != slots::NONE {
-                // As if it were a part of its own.
+                // The slot itself is the part on the pool's member, which counts it as late, too.
                 self.devices.at_mut(slot.below.0).enter_late(slot.memory_bytes());
                 if mutates(slot.op) {
                     let (start, end) = (slot.step, slot.step + slot.end - slot.start);
@@ -93,7 +93,7 @@ impl Shard {
         if to_volume && slot.barred && mutates(slot.op) {
             self.report_pool_late(index, true);
         } else if to_volume {
-            // Its blocks may be unmapped.
+            // No late I/O of the request can change its blocks: the pool may reuse them.
             self.exit_volume(index);
         }
     }

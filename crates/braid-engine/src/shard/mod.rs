@@ -1,8 +1,10 @@
 //! A shard: one core's share of the engine. It takes requests and results of leaf I/Os, and issues leaf I/Os; it is
 //! sans-I/O.
 //!
-//! A shard is single-threaded and owns everything that it changes. Shards share only the range tables, the claims, the
-//! late ranges and the maps of regions (all atomics); everything else they send each other as messages.
+//! A shard is single-threaded and owns everything that it changes, except for the state that shards share: the range
+//! tables, the claims, the late ranges, the maps of regions and of volumes, the leases, and the records of missed
+//! writes, lost stripes and retired marks. In the normal case shared state is only atomics; contended claims, late
+//! ranges and retired marks also take a lock. Everything else shards send each other as messages.
 //!
 //! A request occupies one slot. It is planned in steps: the next step is planned when all leaf I/Os of the previous one
 //! have completed. Nearly every request is one step. A request that must wait for something other than a leaf I/O (a
@@ -120,7 +122,8 @@ impl Shared {
 /// A message from one shard to another. Messages between two shards are delivered in order.
 #[derive(Clone, Debug)]
 pub enum ShardMessage {
-    /// A word of the range table was released.
+    /// A word that requests wait on was released, or a request has left the queue of claims: requests that wait for
+    /// this bucket try again.
     Released(Bucket),
     /// To the home shard of an array's regions: a request waits to read or write this region.
     NeedRegion {
@@ -303,8 +306,8 @@ pub struct Shard {
     partials: Partials,
     /// Requests that wait for their frontend to begin them or call them off: see [`entering`].
     entered: Vec<u32>,
-    /// Memory for stripes, for batches of journals, and for gathers. It is taken when the first device that needs it is
-    /// published.
+    /// Memory for stripes, for batches of journals, and for gathers and partial requests. All of it is taken when the
+    /// first device that needs some is published.
     scratch: Option<Scratch>,
     journal_scratch: Option<Scratch>,
     gather_scratch: Option<Scratch>,
@@ -362,16 +365,18 @@ impl Shard {
     /// Submits a request. `Err` means that it was refused at once, and that no completion follows.
     ///
     /// # Errors
-    /// `NoDevice`; `Invalid` (unaligned, beyond the end, too long); `Busy` (all slots in use); `ReadOnly`; `TimedOut`:
-    /// a write to this range exceeded its time limit and the kernel still has it, or so many requests of the device are
-    /// in this state that the shard would run out of memory for others (see [`crate::limits::LATE_MAX`]).
+    /// `NoDevice`; `Invalid` (unaligned, beyond the end, too long); `Busy` (all slots in use); `ReadOnly`;
+    /// `Unsupported`: the request has [`Flags::FAST_ZERO`] and covers no whole block; `TimedOut`: a write to this range
+    /// exceeded its time limit and the kernel still has it, or so many requests of the device are in this state that
+    /// the shard would run out of memory for others (see [`crate::limits::LATE_MAX`]).
     // Always inlined: as a call of its own, saving and restoring registers was a fifth of a small request's cost.
     #[inline(always)]
     pub fn submit(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         self.take_in::<false>(request, sink)
     }
 
-    /// Submits a request. With `ENTERS`, a request that changes the device waits once it has its claim ([`entering`]).
+    /// Submits a request. With `ENTERS`, a request that changes the device claims its range, and then waits until its
+    /// frontend begins it or calls it off ([`entering`]).
     #[inline(always)]
     fn take_in<const ENTERS: bool>(&mut self, request: &Request, sink: &mut impl LeafSink) -> Result<(), IoError> {
         let device = self.devices.get_mut(request.device).ok_or(IoError::of(ErrorKind::NoDevice))?;

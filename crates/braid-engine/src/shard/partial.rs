@@ -1,5 +1,5 @@
 //! Partial requests: those that begin or end within a block, to devices that take whole sectors
-//! ([`DeviceLayout::in_sectors`]).
+//! ([`DeviceLayout::with_sector_requests`]).
 //!
 //! A partial request runs in steps, each of which is an ordinary request of whole blocks in the same slot. If it
 //! changes the device it first claims all blocks that it touches ([`crate::claims`]); a read claims none.
@@ -22,7 +22,7 @@
 //!   current then.
 //! - The partial requests of one device use at most a quarter of the shard's memory for gathers and partial requests,
 //!   including what the kernel has not returned; a first one is admitted whatever its size. So requests that wait, for
-//!   votes for example, keep none from another device.
+//!   voters for example, leave memory to the requests of other devices.
 //! - While its device is frozen or held, a request begins no step and is not answered.
 //! - A request that waits for memory has none. A request that has memory waits for what its step waits for (ranges,
 //!   extents, a journal, a disk); none of these waits for memory of partial requests.

@@ -1,20 +1,21 @@
-//! Why a request of a replicated device is kept although it has all that it needs: see
-//! [`crate::DeviceLayout::replicated`].
+//! Keeps back the answer of a request to a replicated device although its I/O has completed, as long as it may not be
+//! answered yet: see [`crate::DeviceLayout::replicated`].
 //!
-//! **The order of reads.** A read returns the content of one member. It may contain a write that other members do not
-//! have yet: if it were returned, and this member then lost, a later read would find the older content. So a read that
-//! has its data waits until each of its blocks has been free in the range table once: every write that it may have seen
-//! is then on all members in sync, or the members that lack it have been dropped. The read returns the data that it has
-//! read. Later writes do not delay it, because each block must be free once, and not all of them together.
+//! **The order of reads.** A read returns the content of one member. It may see a write that other members do not have
+//! yet: if the read were answered and this member then lost, a later read would return the older content. So a read
+//! that has its data waits until each of its blocks has been free in the range table once: every write that it may have
+//! seen is then on all members in sync, or the members that lack it have been dropped. The read returns the data that
+//! it has read. Later writes do not delay it, because each block must be free once, and not all of them together.
 //!
-//! **The lease.** An answer is valid if it was true at a moment in which no other node can have served the volume: so
-//! the lease is checked after the I/O has completed. A kept request holds no range, so that only requests about to be
-//! answered wait for the lease. Volumes of a pool on such a device check it, too, because the pool answers some
-//! requests by itself, for example that a block is zeros.
+//! **The lease.** An answer must have been true at a moment at which no other node can have served the device. So a
+//! shard checks the lease after the I/O of the request has completed. A request that is kept back holds neither its
+//! range nor its claim: only requests that are about to be answered wait for the lease. Volumes of a pool on such a
+//! device check it, too, because the pool answers some requests by itself, for example that a block is zeros.
 //!
-//! A request that fails ends at once. So does everything in flight when the device is stopped or has failed: a write
-//! may then be on one member only, with no component left to complete it. Such a request is *unsettled*
-//! ([`ErrorKind::is_unsettled`]): the next serving decides its outcome, and no client receives an error.
+//! A request that fails is answered at once. If the device is stopped or has failed, so is everything in flight: a
+//! write may then be on one member only, and no component is left that completes it. Such a request is *unsettled*
+//! ([`ErrorKind::is_unsettled`]): the controller that serves the device next decides its outcome, and no client
+//! receives an error.
 
 use super::Shard;
 use super::devices::Device;
@@ -72,9 +73,9 @@ impl Shard {
         true
     }
 
-    /// Returns the error that the submitter of a request receives. For a device under a lease, an error that only says
-    /// that this serving has lost its replicas, or is being ended, becomes [`ErrorKind::Unsettled`]; an error of the
-    /// request itself stays what it is.
+    /// Returns the error that the submitter of a request receives. For a device under a lease, an error becomes
+    /// [`ErrorKind::Unsettled`] if it only says that this controller has lost its replicas or is being stopped; an
+    /// error of the request itself stays what it is.
     #[cold]
     pub(super) fn outcome(&self, index: u32, error: IoError) -> IoError {
         let slot = &self.slots[index];

@@ -1,21 +1,22 @@
 //! A shard's scratch memory: pages to compute parity from and into, and for the journal's batches.
 //!
-//! Half of it is a reserve. Memory that the kernel keeps for a disk that hangs must not be changed, and as much of the
-//! reserve becomes available instead. So a disk that hangs takes no memory from arrays that it is no member of, and
-//! none from its own array once it is dropped.
+//! Half of it is a reserve. Memory of an I/O that the kernel does not return, because a disk hangs, must not be reused.
+//! Such memory is *lent*, and as many pages of the reserve become available instead. So a disk that hangs takes no
+//! memory from arrays that it is no member of, and none from its own array once it is dropped.
 
 use crate::io::Buf;
 
-/// Scratch memory in bytes that a driver gives each shard that serves an array with parity, a pool or a volume with
-/// small blocks: 48 MiB, touched as needed (half of it only while disks hang).
+/// Scratch memory in bytes that a driver gives each shard that serves an array with parity, a pool or a device that
+/// takes sectors: 48 MiB, touched as needed (half of it only while disks hang).
 pub const SCRATCH_BYTES: u64 = 48 << 20;
 /// Minimum scratch memory in bytes with which every step and every batch can be processed: 12 MiB.
 pub const SCRATCH_BYTES_MIN: u64 = 12 << 20;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// Divides scratch memory in four: for stripes, for the journals' batches, for gathers and partial requests, and for
-/// the pools' own writes; a holder of memory of one of these waits for memory of another. Half of each is its reserve.
+/// Divides scratch memory: three sixths for stripes, and one sixth each for the journals' batches, for gathers and
+/// partial requests, and for the pools' own writes. A request that holds memory of one kind may wait for memory of
+/// another kind: if they shared memory, requests could wait for each other for ever. Half of each is its reserve.
 pub(crate) fn divide(base: Buf, bytes: u64) -> [Scratch; 4] {
     assert!(bytes >= SCRATCH_BYTES_MIN && bytes.is_multiple_of(6 << 20), "{bytes} bytes of scratch memory");
     let sixth = bytes / 6;

@@ -90,7 +90,8 @@ pub(crate) struct Slot {
     /// Blocks of the granule at `step` that the read waits for: each must have been free once since release number
     /// `begun_ns`.
     pub awaits: u16,
-    /// It was logged in a journal of which there is one copy, which is not durable enough.
+    /// Part of it was logged in a journal of which there is one copy. That is not durable enough: with FUA a flush
+    /// follows.
     pub alone: bool,
     /// The first byte of the step in flight.
     pub step: u64,
@@ -102,7 +103,7 @@ pub(crate) struct Slot {
     slow: u16,
     /// It has its claim, or is queued for it, and waits for its frontend: see [`super::entering`].
     pub is_entered: bool,
-    /// How often it was abandoned because a member was slow.
+    /// How often a read of it was abandoned because a member was slow.
     pub tries: u8,
     /// Members that failed a change: the request continues when they are dropped.
     pub failed: MemberSet,

@@ -99,8 +99,9 @@ impl Shard {
         }
     }
 
-    /// Reads a piece, also from the member that is compared, if any; then writes it, as many runs of blocks as one step
-    /// allows.
+    /// Copies a piece: reads it from one member, and from the member `alike`, if any; then writes it to the members in
+    /// `to`, as many runs of blocks as one step allows. Blocks that `alike` has already are skipped. On a replicated
+    /// device zeros are written without data.
     fn copy_step(
         &mut self,
         index: u32,
@@ -241,7 +242,7 @@ impl Shard {
             block += 1;
         }
         if out > 0 {
-            // A failed member may have held what is overwritten.
+            // A failed member misses what is written here.
             layout.missed.iter().for_each(|missed| missed.record(request.offset, request.offset + request.len));
         }
         part.stage = SyncStage::Repair(block);

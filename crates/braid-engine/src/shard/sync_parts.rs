@@ -29,7 +29,8 @@ pub enum SyncKind {
         /// The member that is being rebuilt.
         to: u16,
     },
-    /// Reads all copies on members in sync, at most so many, and compares them.
+    /// Reads all copies on members in sync, and compares them. The number is that of the copies that the memory has
+    /// room for: if there are more, the part ends with `Busy`.
     Compare(u16),
     /// Compares copies as [`SyncKind::Compare`] does, and repairs differences: writes what most of them hold, or what
     /// the first holds, to the others.
@@ -52,8 +53,8 @@ pub enum SyncKind {
         /// All cells of the stripe.
         cells: u16,
     },
-    /// Compares a stripe as [`SyncKind::VerifyStripe`] does, and repairs it: rewrites the cell that two parities identify as
-    /// wrong, else the parity.
+    /// Compares a stripe as [`SyncKind::VerifyStripe`] does, and repairs it: rewrites the cell that two parities
+    /// identify as wrong, else the parity.
     RepairStripe {
         /// Data cells of the stripe.
         data: u16,
@@ -104,7 +105,7 @@ pub struct Compared {
     /// A bit for each block of [`COMPARE_BLOCK_BYTES`], from the first on: its copies differed, or it did not agree
     /// with its parity.
     pub differing: u64,
-    /// For each of the first of these blocks: the member that has it wrong, if two parities identify it; else
+    /// For each of the first blocks of the piece: the member whose content is wrong, if two parities identify it; else
     /// [`Compared::UNKNOWN`].
     pub wrong: [u8; Compared::NAMED_MAX],
 }

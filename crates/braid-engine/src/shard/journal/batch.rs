@@ -15,9 +15,9 @@ pub(super) const BATCHES_MAX: usize = 4;
 const RESERVE_BLOCKS: u64 = 8;
 
 impl Shard {
-    /// Returns groups that can never fit to their slots. A step may mark more stripes than one batch could hold as
-    /// data. While no stripe may be marked, such a group never fits: its slot is notified that nothing was logged, and logs
-    /// its stripes one by one, or in smaller pieces.
+    /// Sends groups of requests back to their slots if they can never fit. A group is all requests of one step. A step
+    /// may mark more stripes than one batch could hold as data. While no stripe may be marked, such a group never fits:
+    /// its slot is notified that nothing was logged, and logs its stripes one by one, or in smaller pieces.
     fn journal_send_back(&mut self, device: DeviceId) {
         let Some(journal) = self.journals.of(device).filter(|journal| journal.may_not_mark()) else { return };
         let most = LOGGED_BLOCKS_MAX.min(journal.node.ring_blocks_min / 3);

@@ -107,7 +107,7 @@ impl Shard {
         let head_follows = going.what != what;
         let journal = self.journals.list.iter().find(|j| j.device == device && j.node.run == run);
         let alive = journal.is_some();
-        // Slots are no longer notified of entries in a ring that is about to move: these are logged again at the ring's new
+        // Slots are not notified of entries in a ring that is about to move: these are logged again at the ring's new
         // location.
         let moving = journal.is_some_and(|journal| journal.node.ring_location == RingState::Moving);
         let too_late = moving && matches!(what, JournalIoKind::Batch(_));

@@ -4,7 +4,8 @@
 //! requested since the previous one: entries with data and parity, or marks of full-stripe writes in flight. It is
 //! written to one member more than the array may lose, and counts once it and all earlier batches are durable there.
 //! Its space is reused when all its entries are in place, all members have flushed after that, and a batch that states
-//! so is durable. The order of these steps is in rules 6 and 7 for arrays (`docs/internals/ordering-rules.md`); the format in [`braid_format::journal`].
+//! so is durable. The order of these steps is in rules 6 and 7 for arrays (`docs/internals/ordering-rules.md`); the
+//! format in [`braid_format::journal`].
 
 mod batch;
 mod head;

@@ -5,7 +5,9 @@ use crate::io::{DeviceId, LeafId, ShardId};
 /// The home shard's wait until no shard has a write to a marked stripe in flight.
 pub(in crate::shard) struct MarkDrain {
     pub(in crate::shard) call: u64,
+    /// Number of shards that have not reported yet.
     pub(in crate::shard) left: u16,
+    /// The disks that failed such a write, by the reports so far.
     pub(in crate::shard) failed: Vec<LeafId>,
 }
 

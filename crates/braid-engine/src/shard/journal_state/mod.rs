@@ -55,7 +55,7 @@ pub(super) struct Batch {
     pub(super) sequence: u64,
     /// Its first block, counted from the first block of the ring on without wrapping.
     pub(super) begin: u64,
-    /// The tail that it states.
+    /// The tail that its header states: recovery needs no batch before that one.
     pub(super) tail: u64,
     /// Entries that are not in place.
     pub(super) pending: u32,
@@ -68,11 +68,15 @@ pub(super) struct Batch {
 /// The kind of a journal's I/O.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum JournalIoKind {
+    /// Writes the batch with this sequence number.
     Batch(u64),
+    /// Flushes all members.
     Flush,
+    /// Writes the head to all members that serve, and to the ring's disk.
     Head,
 }
 
+/// A journal's I/O, in flight or held.
 pub(super) struct JournalIo {
     pub(super) device: DeviceId,
     pub(super) run: u64,
@@ -106,6 +110,7 @@ pub(super) struct Journal {
     pub(super) heads: Heads,
     /// Number of members that the array may lose.
     pub(super) tolerance: usize,
+    /// The sequence number of the next batch.
     pub(super) next: u64,
     /// The tail that the next batch states: everything before it is durable in place.
     pub(super) tail: u64,
@@ -119,6 +124,7 @@ pub(super) struct Journal {
     pub(super) batches_in_flight: usize,
     /// Pages of the shard's memory that its batches in flight use.
     pub(super) pages: u32,
+    /// Requests that are in no batch yet.
     pub(super) queue: VecDeque<LogRequest>,
     /// Requests of steps whose last request has not arrived, by shard.
     pub(super) incomplete: Vec<Vec<LogRequest>>,
@@ -132,6 +138,7 @@ pub(super) struct Journal {
     pub(super) flushing: Option<u64>,
     /// A batch is to be written even without entries, because its tail is new.
     pub(super) tail_is_new: bool,
+    /// The next entries do not fit: space is to be freed.
     pub(super) wants_room: bool,
     /// Some of its entries were never written in place: the array has failed, and does not serve again with this run.
     pub(super) refused: bool,
@@ -215,7 +222,7 @@ impl Journal {
         self.batches.iter().all(|batch| batch.sequence < self.tail || batch.entries == 0)
     }
 
-    /// Forgets the oldest batch.
+    /// Removes the entries of the oldest batch from the counts.
     pub(super) fn forget(&mut self, batch: &Batch) {
         for _ in 0..batch.entries {
             let (stripe, kind) = self.entries.pop_front().expect("entries of the oldest batch come first");

@@ -10,39 +10,43 @@ use crate::volume::PoolMembers;
 
 pub(in crate::shard) type Requester = (ShardId, u32, u32);
 
-/// How a call of the control plane continues after it was made.
+/// How a call of the control plane goes on after it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PoolNext {
-    /// It has ended.
+    /// The call has ended.
     Done,
-    /// It ends with a commit that begins now.
+    /// The call ends with a commit that is requested now.
     Commit,
-    /// It ends when everything that had begun on any shard has ended, and then a commit.
+    /// The call ends when all requests that had begun on any shard have ended, and then a commit.
     DrainAndCommit,
-    /// It is made again after the next commit.
+    /// The call is made again after the next commit. If the pool has failed, the call fails.
     AfterCommit,
-    /// It is made again after other requests had their turn.
+    /// The call is made again after other requests had their turn.
     NextTurn,
 }
 
 /// A call of the control plane, carried out at the pool's home.
 pub type PoolCall = Box<dyn FnMut(&mut Pool) -> PoolNext + Send>;
 
+/// A call of the control plane in progress.
 pub(in crate::shard) struct Called {
     pub id: u64,
     pub(in crate::shard) call: PoolCall,
     pub(in crate::shard) wait: Wait,
 }
 
+/// What a call waits for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::shard) enum Wait {
-    /// To be made, after more than this many commits have ended.
+    /// To be made at once, or when more than this many commits have ended.
     Make(Option<u64>),
-    /// To be made again when this turn has ended.
+    /// To be made again when more than this many turns have ended.
     Turn(u64),
+    /// The call waits for this commit.
     Commit(u64),
     /// The call waits for this barrier, which may not have begun.
     Barrier(u64),
+    /// The call has ended; whether it succeeded.
     Ended(bool),
 }
 
@@ -56,12 +60,17 @@ pub(in crate::shard) struct PoolHome {
     /// Requests that wait for a commit, and its number.
     pub commits: Vec<(u64, Requester)>,
     pub calls: Vec<Called>,
-    /// Number of barriers begun; the barrier in progress: its number, how many shards it waits for, and the pool's own
-    /// number of it.
+    /// Number of barriers begun. A barrier ends when all requests that were counted when it began have ended, on all
+    /// shards.
     pub(in crate::shard) barriers: u64,
+    /// The barrier in progress: its number, the number of shards that have not reported, and the pool's own number of
+    /// it, if the pool requested it.
     pub(in crate::shard) barrier: Option<(u64, u16, Option<u64>)>,
+    /// A call waits for a barrier that has not begun.
     pub(in crate::shard) barrier_wanted: bool,
+    /// The number of the last barrier that has ended.
     pub(in crate::shard) barriers_done: u64,
+    /// [`Pool::progress`] when waiting requests were last tried again.
     pub(in crate::shard) retried: u64,
     /// Number of turns after which a call continued.
     pub(in crate::shard) turns: u64,
@@ -72,7 +81,8 @@ pub(in crate::shard) struct PoolHome {
     pub(in crate::shard) late: u32,
 }
 
-/// The state of the pool when requests of a shard were refused until later; the earliest if there were several.
+/// The state of the pool when requests of a shard were told to retry later; the earliest if there were several. They
+/// may retry when it has changed.
 #[derive(Clone, Copy, Default)]
 pub(in crate::shard) struct RetryWait {
     /// For lack of space: the number of extents freed by then.

@@ -18,7 +18,7 @@ use crate::volume::PoolKey;
 /// Maximum number of allocations that are requested, and mapped, at a time.
 pub(super) const RUNS_MAX: usize = 4;
 
-/// A request of a volume's request to the pool's home.
+/// What a request to a volume asks of the pool's home.
 #[derive(Clone, Copy, Debug)]
 pub enum PoolRequest {
     /// Allocate these blocks, or some of them.
@@ -50,7 +50,7 @@ pub enum PoolRequest {
 /// A few reservations.
 pub type Reservations = [Option<Reservation>; RUNS_MAX];
 
-/// The home's reply.
+/// The home's reply to a [`PoolRequest`].
 #[derive(Clone, Copy, Debug)]
 pub enum PoolReply {
     /// Allocations, in the order of the blocks; at least one.
@@ -61,7 +61,8 @@ pub enum PoolReply {
     Zeroed(u64),
     /// This many blocks cannot be unmapped: they are as they were.
     NotZeroed(u64),
-    /// It may be possible when the counted requests have ended: to be retried when the home says so.
+    /// Not possible now, but perhaps when counted requests have ended or a job has gone on: the request retries when
+    /// the home says so.
     Retry,
     /// It failed.
     Failed(ErrorKind),
@@ -70,8 +71,10 @@ pub enum PoolReply {
 /// A pool, as a shard sees it.
 #[derive(Default)]
 pub(super) struct PoolSide {
-    /// Requests to its volumes, by the period that they count in, and those that are [`super::slots::UNCOUNTED`].
+    /// Number of requests to its volumes in each of the two counting periods, and of those that are
+    /// [`super::slots::UNCOUNTED`].
     pub(super) users: [u32; 3],
+    /// The period that new requests count in: 0 or 1.
     pub(super) period: u8,
     /// The home waits for the end of the other period: the number of its barrier.
     pub(super) draining: Option<u64>,
@@ -83,7 +86,8 @@ pub(super) struct PoolSide {
     pub(super) parts: u32,
     /// It is in [`Pools::wanting`].
     pub(super) wants_parts: bool,
-    /// The pool is withdrawn: this shard, its home, receives the report that none of its I/O is in flight here.
+    /// Set when the pool is withdrawn: the shard that was its home, which receives the report that none of the pool's
+    /// I/O is in flight on this shard.
     pub(super) report_end_to: Option<ShardId>,
     /// At the home of a withdrawn pool: number of shards that have not reported yet.
     pub(super) shards_in_use: u32,
@@ -127,7 +131,7 @@ pub(crate) struct Pools {
     pub(super) shared_parts_free: u32,
     /// Pools with requests that wait for a part, each once; the last request of one may have stopped waiting.
     pub(super) wanting: VecDeque<PoolKey>,
-    /// A part was released since these were processed.
+    /// A part was released since waiting requests were last woken.
     pub(super) has_returned_parts: bool,
     pub(super) ios_free: Vec<u32>,
     pub(super) ios: Box<[OwnIo]>,
@@ -142,6 +146,7 @@ pub(crate) struct Pools {
     pub(super) calls_done: VecDeque<(u64, bool)>,
     /// Withdrawn pools of which no I/O is in flight any more.
     pub(super) ended: VecDeque<PoolKey>,
+    /// Pools whose home has work to do.
     pub(super) driven: VecDeque<PoolKey>,
     /// Pools with a call that continues at the end of the turn.
     pub(super) continuing: VecDeque<PoolKey>,

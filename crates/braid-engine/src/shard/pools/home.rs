@@ -15,7 +15,8 @@ use crate::volume::{PoolKey, PoolMembers};
 /// Maximum pages of a pool's own write.
 const WRITE_PAGES: u32 = 16;
 
-/// Maximum number of extents, and runs of unmapped blocks, that one message unmaps: a held range has as many extents.
+/// Maximum number of extents, and runs of unmapped blocks, that one message unmaps: as many extents as a held range
+/// has.
 const DISCARDS_AT_ONCE: u32 = 128;
 
 impl PoolHome {
@@ -40,8 +41,7 @@ impl PoolHome {
 
     /// Returns the reply to a request for which there is no space.
     fn no_space(&mut self, (shard, ..): Requester, volume: VolumeId) -> PoolReply {
-        // A disk that hangs may keep freed extents for ever: no request waits for that, nor for a commit that has no
-        // space.
+        // No request waits for extents that a hanging disk may keep for ever, or for a commit that itself lacks space.
         let never = self.late > 0 || self.pool.has_failed() || self.pool.is_starved();
         if never || !self.pool.is_freeing_for(volume) {
             return PoolReply::Failed(ErrorKind::NoSpace);

@@ -7,9 +7,10 @@
 //! and tells it when the data has been written. Only then the request continues.
 //!
 //! To reuse an extent, the home must know that no request uses it any more. Each shard counts requests to a pool's
-//! volumes by the *period* in which they began; the home starts another period on all shards, and each reports when all
-//! requests of the previous one have ended. A request that waits for the result of that must not be counted: it
-//! releases what it holds, is not counted, and starts again when the home says so.
+//! volumes by the *period* in which they began. For a *barrier* the home starts another period on all shards, and each
+//! shard reports when all requests of the previous one have ended. A request that waits for the end of a barrier must
+//! not be counted, or the barrier would wait for the request: the request releases what it holds, is not counted, and
+//! starts again when the home says so.
 
 mod fast_path;
 mod home;
@@ -189,8 +190,8 @@ impl Shard {
         self.pools.resumed.push_back(index);
     }
 
-    /// Advances all slots and pools that may continue. Every earlier reply has been processed when a request is woken to
-    /// retry.
+    /// Advances all slots and pools that may continue. Every earlier reply has been processed when a request is woken
+    /// to retry.
     #[cold]
     pub(super) fn process_pools(&mut self, sink: &mut impl LeafSink) {
         loop {

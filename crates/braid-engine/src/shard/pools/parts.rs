@@ -236,8 +236,8 @@ impl Shard {
             // overwrite it.
             io.unreported = bars && (op == Op::Discard || own.copy == Copying::Writes);
             io.copy = Copying::Nothing;
-            // The source of a copy may have been read all the same, from other members (stripes with two parities). It
-            // is not written, because the slot is not free: so nothing was copied.
+            // A late read of a copy may have succeeded nevertheless, from other members (stripes with two parities).
+            // But its slot is not free, so the data is not written: the copy has failed.
             let unwritten = matches!(own.copy, Copying::Reads { .. });
             let failed = error.map(|error| error.kind).or(unwritten.then_some(ErrorKind::TimedOut));
             if io.unreported {

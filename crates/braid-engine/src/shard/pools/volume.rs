@@ -200,9 +200,9 @@ impl Shard {
 
     /// Skips unmapped blocks, if blocks are to be unmapped. Returns true if the cursor has moved.
     ///
-    /// Long ranges are not held piece by piece for that. Instead holders of parts of the range are looked up before the
-    /// map is: the request waits for a write that was given an allocation before this, and a write that is given one
-    /// after this comes after it.
+    /// A long request does not acquire its range piece by piece for that. It first looks up which parts of the range
+    /// are held, and skips nothing from the first of these on; then it looks up the map. So it waits for a write that
+    /// was given an allocation before, and a write that is given one later comes after this request.
     fn passes_over_nothing(&mut self, index: u32) -> bool {
         let slot = self.slots[index];
         let end = if slot.held.0 < slot.held.1 {
@@ -234,7 +234,7 @@ impl Shard {
     fn parts_step(&mut self, index: u32, sink: &mut impl LeafSink) -> u32 {
         let mut begun = 0;
         let leased = self.is_leased(index);
-        // Some end at once: the request continues from here, not from there.
+        // Counted like a part meanwhile: parts that end at once do not continue the request, this call does.
         self.slots[index].out += 1;
         while begun < STEP_PARTS_MAX {
             let slot = self.slots[index];
@@ -322,7 +322,7 @@ impl Shard {
     fn write_placed(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let Some(PoolReply::Allocated(mut runs)) = self.pools.works[index as usize].reply.take() else { return true };
         let mut begun = false;
-        // Some end at once: the request continues from here, not from there.
+        // Counted like a part meanwhile: parts that end at once do not continue the request, this call does.
         self.slots[index].out += 1;
         let mut at = 0;
         while at < RUNS_MAX {

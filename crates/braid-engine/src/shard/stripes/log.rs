@@ -59,9 +59,9 @@ impl Shard {
         }
     }
 
-    /// Logs the first of the ops that may no longer be marked, because a member was dropped since, now that no op of
-    /// the step is in the journal and not in place. Returns true if the journal has no room for one of them: the step
-    /// is begun again.
+    /// Logs the first op that was to be marked and may not be any more, because a member was dropped since. Called when
+    /// every op of the step that was submitted is in place. The marks of the remaining ops are released first. Returns
+    /// true if the journal has no room for the data of one of these ops: the step is begun again.
     #[cold]
     pub(super) fn log_unmarked(&mut self, index: u32, sink: &mut impl LeafSink) -> bool {
         let work = self.slots[index].work as usize;

@@ -205,7 +205,8 @@ impl Shard {
     }
 }
 
-/// Returns the range of lines of a step in the range table: each line matches its own parity.
+/// Returns the smallest range in the range table that contains the lines of all these ops. Lines need not be held for
+/// whole stripes, because each line has its own parity.
 fn lines_of(ops: &[StripeOp]) -> (u64, u64) {
     ops.iter().fold((u64::MAX, 0), |(low, high), op| {
         let (from, to) = op.locked();
