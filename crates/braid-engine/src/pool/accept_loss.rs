@@ -1,9 +1,10 @@
-//! Giving up a member for ever: its blocks are lost, and no owner is in doubt because of it any longer.
+//! Accepting the loss of a member: the member never returns, its blocks are lost, and no owner is in doubt because of
+//! it any longer.
 //!
-//! A missing member may return, so blocks that it may have are an error to read. Here an administrator has decided that
-//! it does not return, and that its blocks read as what the volume's parent has, or as zeros. The labels without the
-//! member are written before this. An open that finds the member neither present nor missing has no doubt, however
-//! little of this was committed.
+//! A missing member may return, so reading a block that it may hold is an error. Once an administrator has accepted the
+//! loss, such a block reads as what the volume's parent has, or as zeros. The caller writes labels without the member
+//! before it calls [`Pool::accept_loss`]. After a crash in between, the next open finds the member neither present nor
+//! missing: no owner is in doubt, whether or not the changes of owners were committed.
 
 use braid_format::pool::{AllocationPolicy, Change, MissingMember, MissingMembers, Owner};
 

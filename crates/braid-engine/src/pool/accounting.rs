@@ -19,9 +19,10 @@ pub struct Usage {
     pub extents: u64,
     /// Blocks in these.
     pub blocks: u64,
-    /// Blocks that show through it: its own, or those of its ancestors.
+    /// Number of blocks with data that are visible through the owner, in its own extents or in those of its ancestors.
+    /// 0 for an owner that is neither a volume nor a snapshot.
     pub visible_blocks: u64,
-    /// Those of them that no other volume or snapshot sees.
+    /// Number of visible blocks that no other volume or snapshot sees.
     pub exclusive_blocks: u64,
     /// Its zero ranges: records without an extent.
     pub zero_records: u64,
@@ -33,7 +34,7 @@ pub struct Accounts {
     /// By number, so that each comes after its parent.
     nodes: Vec<Node>,
     usage: Vec<Usage>,
-    /// Owners that descend from the same one, by the index of that.
+    /// Indices of all owners that descend from one root owner, by the index of that root.
     families: BTreeMap<usize, Vec<usize>>,
     /// Blocks that several volumes and snapshots see, each counted once.
     pub shared_blocks: u64,
@@ -62,12 +63,17 @@ pub fn usage(state: &PoolTables) -> BTreeMap<OwnerId, Usage> {
 /// Block masks of one owner and one logical extent.
 #[derive(Clone, Copy, Default)]
 struct Word {
+    /// Blocks for which the owner has data.
     present: u64,
-    /// Blocks that the owner defines: those of its ancestors do not show through.
+    /// Blocks that the owner defines, as data or as zeros: an ancestor's content of these is not visible through it.
     hidden: u64,
+    /// Blocks with data that are visible through the owner.
     seen: u64,
+    /// Of these, the blocks that at least one volume or snapshot sees: the owner itself or a descendant.
     once: u64,
+    /// Of these, the blocks that at least two volumes and snapshots see.
     twice: u64,
+    /// Visible blocks that another volume or snapshot sees, too.
     shared: u64,
 }
 
@@ -91,8 +97,9 @@ impl Accounts {
         Accounts { nodes, usage, families, shared_blocks: 0, unreferenced_blocks: 0 }
     }
 
-    /// Adds what a walk through all records found in its window, sorted. Windows follow one another, and the first
-    /// begins at 0.
+    /// Adds what a walk has found in its window; the walk has ended and is sorted. Calls are for consecutive windows,
+    /// the first of which begins at 0. The counts that do not depend on the window (extents, blocks, zero ranges) are
+    /// taken from that first walk.
     pub fn add(&mut self, walk: &Walk) {
         if walk.window.start == 0 {
             for (owner, (extents, blocks)) in &walk.owned {

@@ -1,12 +1,18 @@
 //! Adding a member while the pool is in use.
 //!
-//! The order: the new member's tables are zeros, and its ring start is the one that [`Pool::begin_member`] returns;
-//! both are durable. Then the pool adds it ([`Pool::add_member`]), and writes to it what it writes to all members, but
-//! allocates nothing there. When a checkpoint that was requested after that has ended, the member has all owners, and
-//! the labels of the others may name it. Only when these are durable, it is opened for allocations
-//! ([`Pool::close_member`]). If this is interrupted earlier, the pool does not know the member at the next open, and
-//! the member held nothing. A member that is refused before it is in the labels, for lack of space for example, is
-//! taken back ([`Pool::withdraw_member`]).
+//! The order of steps:
+//!
+//! 1. The caller makes the new member's tables durable as zeros, and its ring start as [`Pool::begin_member`] returns
+//!    it.
+//! 2. [`Pool::add_member`] adds the member. From then on the pool writes to the member what it writes to all members,
+//!    but allocates nothing there.
+//! 3. Once a checkpoint that was requested after step 2 has ended, the member has all owners, and the labels of the
+//!    other members may name it.
+//! 4. Once these labels are durable, [`Pool::close_member`] opens the member for allocations.
+//!
+//! If this is interrupted before the labels name the member, the next open does not know the member, which holds no
+//! blocks. [`Pool::withdraw_member`] takes back a member that is not in the labels yet, for example because it has no
+//! space for the pool's own writes.
 
 use braid_format::pool::Checkpoint;
 
@@ -23,10 +29,10 @@ pub enum AddError {
     /// A commit or checkpoint is under way: call again.
     #[error("the pool is writing: ask again")]
     Again,
-    /// The number is, or was, another's.
+    /// The member's number is too high, or not above every number that the open pool has had.
     #[error("the number is, or was, another member's")]
     Number,
-    /// A commit of the whole log would not fit its ring.
+    /// A commit of the whole log would not fit into the member's ring.
     #[error("its ring is too small for this pool")]
     Ring,
     /// A member has failed: nothing can be committed.
@@ -51,8 +57,9 @@ impl Pool {
             position: 0,
             commit: commits.commit,
             mark: commits.committed,
-            // An even generation, so that the start is in the first slot, and below all others: their members have the
-            // owners.
+            // Generation 2 is even, so the start goes into the first slot. It is below the generations of all other
+            // members: an open reads the owners from a member with the highest one, and the new member has no owners
+            // yet.
             generation: 2,
             previous_run: 0,
             last_commits: commits.parts,

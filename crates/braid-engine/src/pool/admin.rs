@@ -25,10 +25,11 @@ pub enum AdminError {
     /// More snapshots at one instant than the in-memory log could ever hold together.
     #[error("the pool cannot take so many snapshots at one instant")]
     TooManyAtOnce,
-    /// Changes have to be committed first.
+    /// The in-memory log has no room, data are in flight to the owner, or its map is being built: call again after a
+    /// commit.
     #[error("the pool has to commit first")]
     LogFull,
-    /// It is served.
+    /// The volume or snapshot is served, or its map is being built.
     #[error("it is in use")]
     InUse,
     /// A volume with this name exists already, or a snapshot with this name of the same volume.
@@ -76,7 +77,9 @@ impl Pool {
         Ok((slot, self.state.owners.in_slot(slot).expect("listed by its slot").clone()))
     }
 
-    /// Creates a volume: empty, or a clone of `parent`, a snapshot. Its number and parent are set here.
+    /// Creates a volume: empty, or a clone of the snapshot `parent`. The pool sets the number, kind and parent of
+    /// `owner`. A clone is at least as large as its parent, and has the same block size. Returns the number of the
+    /// owner.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -119,11 +122,12 @@ impl Pool {
         Ok(id)
     }
 
-    /// Takes snapshots of volumes, all at one instant: the volumes' owners become the snapshots, and the volumes go on
-    /// under new owners. `what` has each volume, with the identity and name of its snapshot; `now_unix_s` is in seconds
-    /// since 1970. Returns the numbers of the snapshots.
+    /// Takes snapshots of several volumes at one instant: the owner of each volume becomes the snapshot, and the volume
+    /// goes on under a new owner. `what` has, for each volume, its owner, and the identity and name of the snapshot;
+    /// `now_unix_s` is in seconds since 1970. Returns the owner numbers of the snapshots.
     ///
-    /// Acknowledge it only when a barrier that began after this call has ended, and a commit.
+    /// Acknowledge them only when a barrier that began after this call has ended, and then a commit that was requested
+    /// after the barrier.
     ///
     /// # Errors
     /// See [`AdminError`].
@@ -152,7 +156,7 @@ impl Pool {
             if volume.kind != OwnerKind::Volume {
                 return Err(AdminError::IsSnapshot);
             }
-            // It would be unknown that the new owner has no blocks yet.
+            // The new owner could have blocks on the same members: the next open could not know that it has none there.
             if self.state.may_miss_records(*id) {
                 return Err(self.why_in_doubt(*id));
             }
@@ -237,10 +241,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Rolls a volume back to one of its snapshots, or to another snapshot. Its changes since then are deleted.
+    /// Rolls a volume back to a snapshot, of itself or of another volume: the volume goes on under a new owner, a child
+    /// of the snapshot, and gets the size of the snapshot. The old owner, with all changes since the volume's last
+    /// snapshot, is deleted. Returns the number of the new owner.
     ///
     /// # Errors
-    /// See [`AdminError`]; the volume must not be served.
+    /// See [`AdminError`]; `InUse`: the volume is served.
     pub fn rollback(&mut self, volume: OwnerId, snapshot: OwnerId) -> Result<OwnerId, AdminError> {
         let (slot, old) = self.slot_of(volume)?;
         let (_, to) = self.slot_of(snapshot)?;
@@ -282,9 +288,9 @@ impl Pool {
         Ok(id)
     }
 
-    /// Changes the name, size (grows only: see [`Pool::shrink`]), limits, policy or consistency of a volume or
-    /// snapshot. Everything in `owner` is used but its number, kind, parent, identity, block size, and whether it is
-    /// thick or being flattened.
+    /// Changes a volume or snapshot to the image `owner`: its name, limits, placement, schedule and so on, but not its
+    /// number, kind, parent, identity, block size, and whether it is thick or being flattened. A volume only grows here
+    /// (see [`Pool::shrink`]), and a snapshot keeps its size.
     ///
     /// # Errors
     /// See [`AdminError`].

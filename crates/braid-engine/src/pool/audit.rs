@@ -105,7 +105,7 @@ impl Audit {
                 (0..EXTENT_BLOCKS as usize).any(|slot| record.present >> slot & 1 == 1 && beyond(addresses.0[slot]))
             }
             (LOGICAL_PACKED, None) => true,
-            // Its zeros may lie there, as in a volume that was shrunk.
+            // Only blocks with data count: a volume that was shrunk may have zeros beyond its end.
             (logical, _) if record.present != 0 => {
                 let last = EXTENT_BLOCKS - 1 - record.present.leading_zeros();
                 beyond(u64::from(logical) * u64::from(EXTENT_BLOCKS) + u64::from(last))
@@ -119,8 +119,9 @@ impl Audit {
 }
 
 impl Pool {
-    /// Marks records, and the owner lists of members, to be written into the tables again, because the tables differ.
-    /// It is done when a checkpoint has ended that was requested after this.
+    /// Marks records, and the owner lists of members, to be written into the tables again, because the tables differ
+    /// from what the pool has in memory. They are written once a checkpoint that is requested after this call has
+    /// ended.
     ///
     /// A page of addresses that could not be read is not written: its other content may be readable the next time.
     pub fn rewrite_records(&mut self, records: &[RecordId], owners_of: &[u8]) {

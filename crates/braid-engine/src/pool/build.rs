@@ -111,8 +111,9 @@ pub(super) struct Build {
     /// find it.)
     zeros: Vec<(u32, u64)>,
     writer: MapWriter,
-    /// When the build began: bytes of the owner, and whether a missing member may have records of the chain.
+    /// As of the start of the build: the owner's size in bytes.
     size_bytes: u64,
+    /// As of the start of the build: whether a missing member may have records of the chain.
     incomplete: bool,
     /// Some blocks are in doubt: it is unknown which owner defines them.
     in_doubt: bool,
@@ -245,19 +246,19 @@ impl Pool {
         if extents > build.defined.extents() {
             writer.resize(extents);
         }
-        // If the owner's definitions are not all known, a new one could be the second one of a block.
+        // An owner whose records are not all known defines nothing new: an unknown record might define the same block.
         let frozen = build.in_doubt || self.state.may_miss_records(id) || owner.kind == OwnerKind::Snapshot;
         Ok(Some(self.add_volume(id, writer, frozen)))
     }
 
     /// Continues building the map of what shows through an owner that is not written, for about `budget` loads of
-    /// memory, and returns it when it is complete. Later moves have to be applied to it by its holder.
+    /// memory, and returns it when it is complete. The caller has to apply later moves to the map itself.
     pub(super) fn build_unserved(&mut self, id: OwnerId, budget: &mut u32) -> Option<MapWriter> {
         let owner = self.state.owners.get(id)?.clone();
         self.build_step(&owner, true, budget).map(|build| build.writer)
     }
 
-    /// Discards all builds of such maps.
+    /// Discards all builds that [`Pool::build_unserved`] has begun.
     pub(super) fn drop_unserved_builds(&mut self) {
         self.builds.retain(|build| !build.unserved);
     }

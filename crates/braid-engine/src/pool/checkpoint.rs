@@ -5,9 +5,10 @@
 //! reused. After a crash in between, recovery replays entries that the tables hold already. That changes nothing, as
 //! each entry holds a complete image.
 //!
-//! Writes that find no space below are still to be made, and the checkpoint stays at its stage until it is retried
-//! ([`super::starved`]). Pages are written as they are committed by then. Starts are written unchanged: some members
-//! may have theirs, and a different start of the same generation would take the place of the newest one.
+//! If a write finds no space below, the checkpoint stays at its stage, with that write still to be made, until it is
+//! retried ([`super::starved`]). Table pages are then written with what is committed by that time. Ring starts are
+//! written again unchanged: some members may have theirs already, and a different start of the same generation would
+//! overwrite a member's newest one.
 
 use braid_format::pool::{
     ADDRESS_SECTOR_BYTES, Checkpoint, OWNER_BYTES, RECORD_BYTES, checkpoint_slot, encode_address,
@@ -103,15 +104,16 @@ pub(super) struct CheckpointWriter {
     wanted: bool,
     /// Attempts to write pages, or starts.
     pub attempts: Attempts,
-    /// The content of the next starts: the commit, its last unit, and for each member where the first batch after it
-    /// is.
+    /// The content of the next ring starts: the last commit, and the last log unit that it covers.
     commit: (u64, u64),
+    /// By member number, the last commit that has batches on the member.
     parts: [u64; MEMBERS_MAX],
+    /// By ordinal, the position and sequence number of the member's first batch after that commit.
     heads: Vec<(u64, u64)>,
     /// The generation of each member's newest ring start.
     generations: Vec<u64>,
-    /// The next starts have generations above this one: a member that had it, or was to get it, may have been
-    /// withdrawn.
+    /// The next starts have generations above this one. A member that was withdrawn may have a start of this
+    /// generation, or of a lower one.
     generation_floor: u64,
     done: u64,
 }

@@ -22,7 +22,7 @@ use super::units::{ExtentId, MEMBERS_MAX, RecordId};
 use crate::io::ErrorKind;
 
 const BLOCK: u64 = 4096;
-/// Maximum discards among these: requests wait for the other I/Os, but not for discards.
+/// Maximum discards among the [`POOL_IOS_MAX`] I/Os: no request waits for a discard, but requests wait for other I/Os.
 const DISCARDS_MAX: usize = 16;
 /// Maximum I/Os of a pool's own in flight.
 pub const POOL_IOS_MAX: usize = 64;
@@ -31,13 +31,13 @@ pub const POOL_IOS_MAX: usize = 64;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     Idle,
-    /// Members are flushed, from this one on.
+    /// Members are flushed, so that their data are durable; `next` is the ordinal of the next one.
     Data {
         next: usize,
     },
     /// A checkpoint has to make room in the rings first.
     Room,
-    /// Batches are written: for this member next, from this log unit on.
+    /// Batches are written. Next is batch `index` of the member with this ordinal, with the log units from `from` on.
     Write {
         member: usize,
         from: u64,
@@ -58,27 +58,32 @@ pub(super) struct Commits {
     pub tag: u32,
     pub session: u64,
     pub run: u64,
-    /// By ordinal ([`CheckpointWriter::present`]), as all lists of members here.
+    /// The log rings, by ordinal ([`CheckpointWriter::present`]).
     pub rings: Vec<LogRing>,
-    /// The run before this one, until all members have a start of this one.
+    /// The previous run; 0 once all members have a ring start of this run.
     pub before: u64,
-    /// Bit *i*: member *i* has the decisions that were made when this run began; 0 when all have a start of it.
+    /// Bit *i*: member *i* holds the outcome of the recovery that began this run. 0 once all members have a start of
+    /// it.
     pub settled: u128,
     /// By member, the last commit that has batches on it.
     pub parts: [u64; MEMBERS_MAX],
     /// Missing members, and what they must have to return.
     pub absent: MissingMembers,
-    /// The last valid commit, and the last unit that it covers.
+    /// The last valid commit.
     pub commit: u64,
+    /// The last log unit that this commit covers.
     pub committed: u64,
     stage: Stage,
+    /// The last log unit that the commit under way covers.
     mark: u64,
     /// Attempts to write the batches of the commit under way.
     pub attempts: Attempts,
-    /// Of the commit under way, by ordinal: units of the last batch, batches, and blocks.
+    /// Of the commit under way, by ordinal: units in the member's last batch, number of batches, and blocks of all
+    /// batches.
     units: Vec<(u32, u16, u64)>,
     /// I/Os of the commit in flight.
     in_flight: u32,
+    /// The number of the last commit that began; `done` and `wanted`: that ended, and that was requested.
     begun: u64,
     done: u64,
     wanted: u64,
@@ -89,8 +94,9 @@ pub(super) struct Commits {
     pub discarded: u64,
     /// A member that is being removed, and the checkpoint after which nothing of it is needed.
     pub leaving: Option<(u8, u64)>,
-    /// The barrier under way, and how many were begun.
+    /// The number of the barrier under way.
     barrier: Option<u64>,
+    /// How many barriers have begun.
     barriers: u64,
 }
 
@@ -325,7 +331,8 @@ impl Pool {
         own.or_else(|| self.discard_io()).or_else(|| self.copy_io())
     }
 
-    /// Notes the result of an I/O.
+    /// Reports the result of the I/O with this token. A write that found no space is repeated later. Any other error of
+    /// a write or flush ends all commits. An error of a discard is ignored, and one of a copy ends its move.
     pub fn io_done(&mut self, token: u32, result: Result<(), ErrorKind>) {
         let Some((purpose, buffer)) = self.commits.ios[token as usize].take() else { return };
         if let Some(buffer) = buffer {
@@ -371,8 +378,8 @@ impl Pool {
         }
     }
 
-    /// Returns a barrier to be made, if one is needed: [`Pool::barrier_done`] is called when everything that had begun
-    /// before on any shard has ended.
+    /// Returns the number of a barrier to be made, if one is needed and none is under way. The caller passes it to
+    /// [`Pool::barrier_done`] once every request that had begun before this call, on any shard, has ended.
     pub fn next_barrier(&mut self) -> Option<u64> {
         if self.commits.barrier.is_some() {
             return None;
@@ -390,7 +397,7 @@ impl Pool {
         self.commits.barrier
     }
 
-    /// See [`Pool::next_barrier`].
+    /// Ends the barrier with this number ([`Pool::next_barrier`]). Any other number is ignored.
     pub fn barrier_done(&mut self, number: u64) {
         if self.commits.barrier == Some(number) {
             self.commits.barrier = None;

@@ -7,7 +7,8 @@ use super::units::BLOCK_BYTES;
 /// Blocks of the longest batch.
 pub(super) const BATCH_BLOCKS_MAX: u64 = BATCH_BYTES_MAX as u64 / BLOCK_BYTES;
 
-/// The log ring of one member. Positions count blocks from the ring's first use on, and never go back.
+/// The log ring of one member. A position counts blocks since the ring's first use, and does not wrap: position `p` is
+/// block `p % blocks` of the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LogRing {
     /// First byte on the member.
@@ -16,7 +17,7 @@ pub(super) struct LogRing {
     /// The position of the next batch, and its sequence.
     pub head: u64,
     pub sequence: u64,
-    /// The same of the first batch after the last valid commit.
+    /// The position and sequence number of the first batch after the last valid commit.
     pub committed: (u64, u64),
     /// The first block that recovery may need.
     pub start: u64,

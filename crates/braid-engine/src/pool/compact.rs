@@ -4,9 +4,9 @@
 //! read in one piece. Blocks left in packed extents that have lost most of their slots, and in whole ones with few
 //! blocks, go to fewer packed ones. Both are moves like others ([`super::moves`]); nothing is recorded about them.
 //!
-//! A scan of all records counts how much of each logical extent is fragmented, which takes a byte each. Further scans
-//! find the blocks of the logical extents that are worth it, of as many at a time as memory is to be spent on, until
-//! all have been consolidated.
+//! A first scan of all records counts how many blocks of each logical extent are fragmented, in one byte for each. Each
+//! further scan notes the locations of blocks of logical extents with many of them, for as many logical extents as the
+//! memory limit allows, and begins their moves; until all have been consolidated.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +20,8 @@ use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
 
-/// Minimum blocks of a logical extent that are worth an extent of their own, as when they are written together.
+/// Minimum fragmented blocks of a logical extent for which a whole extent is allocated, as for a write of that many new
+/// blocks.
 const DENSE_MIN: usize = 32;
 /// A packed extent with at most this many slots in use is sparse.
 const SPARSE_PACKED_MAX: u32 = 48;
@@ -49,7 +50,7 @@ struct RecordWalk {
     fragmentation: Fragmentation,
     /// Locations of the blocks that are being consolidated, by logical extent.
     found: BTreeMap<u32, Vec<Part>>,
-    /// Sparse extents, by how many blocks they had.
+    /// Sparse extents, indexed by how many blocks each had when it was counted.
     sparse: Vec<VecDeque<ExtentId>>,
 }
 
@@ -84,7 +85,7 @@ impl Compaction {
         self.owners.contains(&owner)
     }
 
-    /// Returns the owner under way, and the record that is looked at next; `None` when all have been counted.
+    /// Returns the owner under way, and the next record that the first scan visits; `None` once that scan has ended.
     pub fn walking(&self) -> Option<(OwnerId, Option<RecordId>)> {
         self.walk.as_ref().map(|walk| (walk.owner, (walk.stage == Stage::Counting).then_some(walk.next)))
     }
@@ -104,8 +105,8 @@ impl Pool {
         self.compact_with_limit(owners, NOTED_BLOCKS);
     }
 
-    /// The same, with the locations of about `noted_blocks` blocks noted at a time. The first request of a compaction
-    /// decides that.
+    /// Does the same, but notes the locations of only about `noted_blocks` blocks at a time. If a compaction is under
+    /// way, the limit of its first request applies.
     pub fn compact_with_limit(&mut self, owners: Vec<OwnerId>, noted_blocks: u64) {
         let new = || Compaction { owners: Vec::new(), walk: None, noted_blocks };
         let compaction = self.compaction.get_or_insert_with(new);
@@ -196,7 +197,8 @@ impl Pool {
         MoveStep::Some
     }
 
-    /// Returns the next extent to look at; `None` if there is none, or if only the next call returns it.
+    /// Advances the walk, and returns the extent that it was at. `None`: the walk has gone on to the next member, or,
+    /// after the last one, to the stage `then`.
     fn next_extent(&self, walk: &mut RecordWalk, then: Stage) -> Option<ExtentId> {
         let id = walk.next;
         if usize::from(id.member) == self.rooms.len() {
@@ -247,7 +249,8 @@ impl Pool {
     fn find_fragmented(&self, walk: &mut RecordWalk) -> Result<u32, MoveStep> {
         let before = walk.next;
         let Some(extent) = self.next_extent(walk, Stage::Gathering) else { return Ok(0) };
-        // Small writes all over a volume share extents: moves out of this one have to end first.
+        // Small random writes put blocks of many logical extents into one packed extent. While such an extent is the
+        // source of a move, its blocks have no location to note yet: the walk waits for the end of the move.
         if self.state.records.owner(extent) == walk.owner | OWNER_HELD && self.moves.is_source(extent) {
             walk.next = before;
             return Err(MoveStep::Some);
@@ -264,7 +267,7 @@ impl Pool {
                 noted += 1;
             }
         }
-        // Noting a block takes longer.
+        // Noting a block takes about as long as a record without fragmented blocks.
         Ok(EXTENT_BLOCKS + noted * BLOCKS_A_RECORD)
     }
 
@@ -322,7 +325,8 @@ impl Pool {
         self.consolidate(owner, parts, Some(logical))
     }
 
-    /// Returns whether a whole extent among these has other blocks than these: then it stays where it is.
+    /// Returns whether a whole extent among the sources has blocks besides these: then the logical extent is not
+    /// consolidated.
     fn defines_others(&self, owner: OwnerId, logical: u32, parts: &[Part]) -> bool {
         let known = |extent: ExtentId| parts.iter().filter(|part| part.from == extent).count() as u32;
         let mut sources: Vec<ExtentId> = parts.iter().map(|part| part.from).collect();

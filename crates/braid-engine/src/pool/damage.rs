@@ -1,9 +1,9 @@
 //! Damage in the tables: records and addresses with a wrong checksum, or that cannot be read.
 //!
 //! The owner of a damaged record is unknown, and what its bytes say of it is never trusted. So every owner that may
-//! have had blocks on its member is *in doubt* ([`PoolTables::may_miss_records`]): blocks in the owner's other records are certain,
-//! and every other block is an error to read, never an ancestor's block and never zeros. Of a damaged address the owner
-//! is known, and only that owner is in doubt.
+//! have had blocks on its member is *in doubt* ([`PoolTables::may_miss_records`]): blocks in the owner's other records
+//! are certain, and every other block is an error to read, never an ancestor's block and never zeros. Of a damaged
+//! address the owner is known, and only that owner is in doubt.
 //!
 //! Damaged parts are not changed: their bytes go back into the tables as they are, and their extents belong to no owner
 //! and are not allocated. If a wrong read turns out right at the next open, no harm was done, because an owner in doubt
@@ -158,8 +158,9 @@ impl Pool {
 
     fn accept(&mut self, id: RecordId) {
         let is_extent = self.state.is_extent(id);
-        // Its life is unknown. If the extent is packed in the next one, its sector is written before the ring space of
-        // that change is reused.
+        // The life of the damaged record is unknown, so a later life of the extent may be the one that stale addresses
+        // carry. That does no harm: if the extent becomes packed, its address sector is overwritten before the ring
+        // space of that change is reused.
         let mut record = Record::free(u16::from(is_extent));
         if let Some(mask) = self.state.damage.slots.remove(&id) {
             let extent = self.state.extent(id);

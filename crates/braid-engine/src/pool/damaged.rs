@@ -10,7 +10,7 @@ use super::units::{EXTENT_BLOCKS, ExtentId, RecordId, SECTORS_EACH};
 /// A damaged record, as it is on its member.
 pub(super) struct Bytes {
     pub(super) bytes: [u8; RECORD_BYTES],
-    /// The log unit that replaces it; 0: none does.
+    /// The log unit that has set the record since, and is not committed; 0: none has.
     pub(super) replaced_by: u64,
 }
 
@@ -54,7 +54,8 @@ impl Damage {
         self.sectors.insert(id, Box::new(words));
     }
 
-    /// Notes that the log unit `sequence` sets a record; 0: a ring or table does.
+    /// Notes that a record is set. If a ring or table sets it (`sequence` is 0), its damage ends at once; if the log
+    /// unit `sequence` does, its damage ends when that unit is committed.
     #[inline]
     pub fn note_set(&mut self, id: RecordId, sequence: u64) {
         if self.records.is_empty() {

@@ -1,8 +1,8 @@
 //! The blocks in which one volume or snapshot differs from another.
 //!
-//! Both go back to a common ancestor. What the owners between it and either of them define is what may differ; nothing
-//! else is looked at. A block counts as changed if one of these owners defines it, even if the same data were written
-//! again, or zeros where nothing was.
+//! Both descend from a common ancestor. Only blocks that an owner on the path from that ancestor to either of them
+//! defines can differ, and only these are compared. A block counts as changed if one of these owners defines it, even
+//! if the same data were written again, or zeros where nothing was.
 
 use std::ops::Range;
 
@@ -90,7 +90,8 @@ impl Difference {
         changed
     }
 
-    /// Returns which blocks of one logical extent have other content, and which read as zeros now.
+    /// Returns which blocks of one logical extent may have other data, and which are known to read as zeros in the
+    /// second owner.
     fn words(&self, of_one: &[ExtentDefinition], logical: u32, from: &mut [Ranges], to: &mut [Ranges]) -> (u64, u64) {
         let defined = |owner: &OwnerId| {
             of_one.iter().find(|definition| definition.owner == *owner).map_or((0, 0), |s| (s.present, s.zero))
@@ -125,7 +126,7 @@ pub struct ChangedRun {
     pub block: u64,
     /// How many.
     pub blocks: u64,
-    /// They are known to read as zeros now.
+    /// Whether the blocks are known to read as zeros in the second owner.
     pub zeros: bool,
 }
 

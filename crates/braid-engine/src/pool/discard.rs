@@ -1,5 +1,5 @@
-//! Discarding blocks: their space is freed, and where something older would show through, they are defined as zeros.
-//! Both are one atomic change: nothing older is ever seen again.
+//! Discarding blocks: their space is freed, and where content of an ancestor would show through, they are defined as
+//! zeros. Both are one atomic group of log entries, so no read and no recovery finds older content.
 
 use braid_format::pool::{Change, Record, RecordKind};
 
@@ -38,17 +38,17 @@ pub(crate) fn unmapped_blocks(map: &VolumeMap, block: u64, end: u64) -> u64 {
     }
 }
 
-/// What discarding blocks of an owner needs.
+/// What remains to be done once blocks were taken out of the extents of an owner.
 struct Gone {
-    /// Blocks that have to be defined as zeros elsewhere, as something older might show.
+    /// Blocks that a zero range has to define as zeros, because content of an ancestor may show through.
     zero: u64,
-    /// Blocks that the extents that held them define as zeros.
+    /// Blocks that now the extents that held them define as zeros.
     swapped: u64,
 }
 
 impl Pool {
     /// Makes blocks of a volume read as zeros and frees their space. Call again for blocks that are not covered. The
-    /// caller holds the range of the volume.
+    /// caller holds these blocks in the range table of volumes.
     pub fn discard(&mut self, volume: VolumeId, block: u64, blocks: u64) -> DiscardOutcome {
         let each = u64::from(EXTENT_BLOCKS);
         let nothing = unmapped_blocks(self.volumes[&volume].writer.map(), block, block + blocks);
@@ -75,8 +75,8 @@ impl Pool {
             return DiscardOutcome::Full(u64::from(count));
         }
         self.carry_out(&changes, &freed);
-        // Only defined blocks: the owner does not define blocks that read as zeros already, and an ancestor's zeros are
-        // still needed.
+        // A merge must learn only of blocks that the owner defines now. Blocks that read as zeros before get no
+        // definition: for these, the merge still needs the ancestor's zeros.
         self.note_defined(owner, logical, defined);
         self.volumes.get_mut(&volume).expect("served").writer.clear_blocks(
             &self.state.records,
@@ -163,8 +163,9 @@ impl Pool {
         }
     }
 
-    /// Collects the changes after which the volume's owner no longer has data in these blocks. `Err`: a job holds one
-    /// of them.
+    /// Collects the changes after which the volume's owner no longer has data in these blocks, and the extents that
+    /// become free. Returns the blocks that read as zeros by these changes, or need a zero range. `Err`: a job holds an
+    /// extent with one of them.
     fn take_away(
         &mut self,
         volume: VolumeId,
@@ -234,7 +235,7 @@ impl Pool {
         }
         for (extent, mut record) in touched {
             let open = self.open_packed.get(&owner).is_some_and(|open| open.extent == extent);
-            // Other logical extents of the same call may have discarded more of it.
+            // An earlier logical extent of the same call may have discarded other blocks of this extent.
             if let Some((_, _, Change::Record { record: earlier })) =
                 changes.iter().rev().find(|(member, index, _)| (*member, *index) == (extent.member, extent.index))
             {

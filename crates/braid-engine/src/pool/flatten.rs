@@ -2,10 +2,11 @@
 //! itself, are copied into extents of its own, in the order of the volume. When nothing is left to copy, it has no
 //! parent any longer.
 //!
-//! The copies are moves ([`super::moves`]) whose sources stay with their owners. Which blocks are used is decided when
-//! a copy has ended: a block that was written or discarded meanwhile is not taken from the ancestor. So the owner may
-//! be that of a volume in use. An owner that is to be flattened is marked in its image, so that the next open goes on
-//! with it; until the parent is cut off, copied blocks are only blocks of the owner.
+//! The copies are moves ([`super::moves`]) whose sources stay with their owners. Which copied blocks are used is
+//! decided when a copy has ended: a block that was written or discarded meanwhile is not taken from the ancestor. So
+//! the owner may belong to a volume in use. The image of the owner records that it is to be flattened, and the next
+//! open goes on with it. Copied blocks are ordinary blocks of the owner, so they are valid even if its parent is never
+//! cut off.
 //!
 //! A merge gives an owner the blocks of a deleted ancestor without a copy. If one begins among the ancestors,
 //! flattening waits for its end and looks again.
@@ -24,7 +25,8 @@ use super::owners::OwnerId;
 use super::records::OWNER_HELD;
 use super::units::{EXTENT_BLOCKS, ExtentId, RecordId};
 
-/// Minimum blocks of a logical extent that get an extent of their own, as when they are written together.
+/// Minimum missing blocks of a logical extent for which a whole extent is allocated, as for a write of that many new
+/// blocks.
 const DENSE_MIN: u32 = 32;
 /// Loads of memory that take about as long as looking at a record.
 const LOADS_EACH: u32 = 16;
@@ -32,11 +34,11 @@ const LOADS_EACH: u32 = 16;
 /// The outcome of a step of flattening.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlattenStep {
-    /// There is nothing to flatten.
+    /// No owner is to be flattened, or the pool has failed.
     Nothing,
     /// Something was done, or is under way.
     Some,
-    /// Something else has to end first: a merge, or the building of a map.
+    /// Flattening waits: for a merge, the building of a map, a copy, space for a commit, or the end of a pause.
     Later,
     /// This owner has no parent any longer.
     Done(OwnerId),
@@ -52,7 +54,7 @@ enum Stage {
     /// The map of what shows through its parent is built.
     Build,
     Copy,
-    /// It has no parent. Its zeros hide nothing any longer, and are removed.
+    /// The owner has no parent any longer. Its zeros hide nothing, and are removed from this record on.
     Clear(RecordId),
 }
 
@@ -67,7 +69,7 @@ enum Stop {
 pub(super) struct Flatten {
     owner: OwnerId,
     stage: Stage,
-    /// What it defines, by logical extent of its parent: never less, as long as it has a parent.
+    /// What the owner defines, by logical extent of its parent. While the owner has a parent, no block is ever removed.
     defined: DefinedBlocks,
     /// Its own whole extents that do not define all of their blocks.
     wholes: BTreeMap<u32, ExtentId>,
@@ -75,9 +77,9 @@ pub(super) struct Flatten {
     below: Option<MapWriter>,
     /// The next logical extent.
     at: u32,
-    /// Whether nothing was found to copy since the first logical extent.
+    /// Whether the current pass, which began at logical extent 0, has found nothing to copy.
     clean: bool,
-    /// Blocks of logical extents with few blocks to copy: they share extents.
+    /// Blocks to be copied of logical extents with few of them: they are copied to packed extents.
     sparse: Vec<u64>,
     stop: Option<Stop>,
 }
@@ -371,8 +373,9 @@ impl Pool {
         job.add(&definition);
     }
 
-    /// Notes that the owner `merged` begins to be merged. A merge among the ancestors changes the owners of their blocks;
-    /// an owner that is merged into its child is not flattened itself.
+    /// Notes that a merge of the owner `merged` begins. If that is an ancestor of the owner being flattened, records
+    /// change their owner, and the map of what shows through the parent is built again. If it is that owner itself, its
+    /// flattening ends, and its child is flattened later.
     pub(super) fn interrupt_flatten(&mut self, merged: OwnerId) {
         let Some(job) = &mut self.flatten else { return };
         if job.owner == merged {
@@ -423,7 +426,8 @@ impl Pool {
         FlattenStep::Some
     }
 
-    /// Begins to copy the blocks that the owner lacks of the next logical extent. False: it has to wait.
+    /// Begins to copy the blocks of the next logical extent that show through the parent and that the owner does not
+    /// define. If they are few, they are collected for a packed extent. False: it has to wait.
     fn copy_extent(&mut self, job: &mut Flatten) -> bool {
         let logical = job.at;
         job.below.as_ref().expect("built before").map().visible(&self.state.records, logical, &mut self.view);
@@ -460,8 +464,8 @@ impl Pool {
         begun
     }
 
-    /// Begins a copy, into a new extent or into one of the owner's own. False: it has to wait, or no further copy may
-    /// begin.
+    /// Begins a copy, into a new extent or into the whole extent `own` of the owner. False: it has to wait, or
+    /// `job.stop` is set and flattening ends.
     fn begin_copy(
         &mut self,
         job: &mut Flatten,
@@ -585,7 +589,8 @@ impl Pool {
     }
 }
 
-/// Returns whether an owner is a volume, is or was its snapshot, or was the volume before a rollback.
+/// Returns whether an owner belongs to a volume: as the volume itself, as one of its snapshots, deleted or not, or as
+/// its owner before a rollback.
 fn is_of(owner: &Owner, volume: &Owner) -> bool {
     owner.volume == volume.uuid || owner.volume.is_nil() && owner.uuid == volume.uuid
 }

@@ -6,16 +6,16 @@
 
 /// Logical extents of a piece: 1 GiB of a volume.
 const PIECE: usize = 4096;
-/// Set if not all of the blocks are in one whole extent.
+/// Flag of a count, set if not all of the counted blocks are in one whole extent.
 const FRAGMENTED: u8 = 0x80;
 
 /// The fragmentation of one owner.
 #[derive(Default)]
 pub(super) struct Fragmentation {
     pieces: Vec<Option<Box<[u8; PIECE]>>>,
-    /// The logical extents that are chosen now: from the first up to the second, without that.
+    /// The range of logical extents that was searched for the current choice: the first, and the one after the last.
     chosen: (u64, u64),
-    /// Blocks that they have.
+    /// Fragmented blocks of the logical extents that were chosen in this range.
     blocks: u64,
 }
 
@@ -31,7 +31,8 @@ pub(super) enum Choice {
 }
 
 impl Fragmentation {
-    /// Adds blocks of a logical extent that are in a packed extent, or in a whole one that is not full.
+    /// Adds blocks of a logical extent that are in a packed extent (`packed`), or in a whole one that is not full. The
+    /// count ends at 127.
     pub fn note(&mut self, logical: u32, blocks: u32, packed: bool) {
         let (piece, at) = (logical as usize / PIECE, logical as usize % PIECE);
         if self.pieces.len() <= piece {
@@ -43,8 +44,9 @@ impl Fragmentation {
             ((*count & !FRAGMENTED) + blocks.min(63) as u8).min(!FRAGMENTED) | if fragmented { FRAGMENTED } else { 0 };
     }
 
-    /// Continues choosing the next logical extents: those with at least `least` blocks that are fragmented and not in one
-    /// whole extent alone, until they have `most` blocks together, or a few more.
+    /// Continues choosing the next logical extents, in ascending order: those with at least `least` fragmented blocks
+    /// that are not all in one whole extent. The choice is complete when they have `most` blocks together, or a few
+    /// more.
     pub fn choose(&mut self, least: usize, most: u64) -> Choice {
         let piece = self.chosen.1 as usize / PIECE;
         if piece >= self.pieces.len() {

@@ -1,8 +1,8 @@
 //! A pool as its home shard has it: where new blocks are allocated, and how they are recorded once they are written.
 //!
-//! A write to a block that its volume's owner does not define allocates space ([`Pool::allocate`]), writes its data there,
-//! and maps the block ([`Pool::map_allocation`]): from then on the block is found there, and the in-memory log has the change.
-//! Nothing of it is seen before.
+//! A write to a block that its volume's owner does not define allocates space ([`Pool::allocate`]), writes its data
+//! there, and maps the block ([`Pool::map_allocation`]): from then on reads find the block there, and the in-memory log
+//! has the change. No read finds the new data before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -193,7 +193,7 @@ impl Pool {
     }
 
     /// Allocates space for a write of up to `blocks` blocks from `block` on. The result covers at least one block, and
-    /// all in one logical extent. The caller holds the range of the volume.
+    /// lies in one logical extent. The caller holds these blocks in the range table of volumes.
     ///
     /// # Panics
     /// If there is no such volume, or it is read-only.
@@ -229,8 +229,9 @@ impl Pool {
         let run = mask(first, blocks);
         let blocks =
             (own_present & run).checked_ilog2().map_or(blocks, |_| (own_present & run).trailing_zeros() - first);
-        // A merge may make an older owner's records of these blocks the owner's own while the data are in flight; these
-        // are dropped in the same group then.
+        // While the data are in flight, a merge may give records of these blocks from an older owner to this one.
+        // Mapping then removes the blocks from those records in the same group, which takes up to one unit more for
+        // each.
         let below = self.state.owners.get(owner).is_some_and(|owner| owner.parent != 0);
         let units = (if below { 2 * blocks + 1 } else { blocks }) as u16;
         if !self.log.reserve(u64::from(units)) {
@@ -292,7 +293,8 @@ impl Pool {
             return BlockAllocation::New(new(extent, position, count, true));
         }
         self.log.unreserve(u64::from(units));
-        // Its reservation is used by a copy of blocks that it sees there: the write finds room in the copy's extent.
+        // A copy of blocks that the owner sees in this logical extent uses its reservation: once the copy is mapped,
+        // the write finds room in the copy's extent.
         let opens = self.is_seen_by_thick(owner) && self.moves.copy_targets().any(|copied| copied == (owner, logical));
         if opens { BlockAllocation::Held } else { BlockAllocation::Full }
     }
@@ -339,8 +341,8 @@ impl Pool {
         self.pending_by_owner.has(u64::from(owner))
     }
 
-    /// Allocates a free extent for this owner, on a member that it may use. `logical`: the logical extent that it is to
-    /// hold whole.
+    /// Allocates a free extent for this owner, on a member that it may use, and not from space that is reserved for
+    /// others. `logical`: the logical extent that it is to hold as a whole extent.
     pub(super) fn take_extent(&mut self, owner: OwnerId, logical: Option<u32>) -> Option<ExtentId> {
         let on = self.state.owners.get(owner).map_or(u128::MAX, Owner::allocation_members)
             & !self.unavailable_to(owner, logical);
@@ -416,7 +418,8 @@ impl Pool {
                 volume.writer.set_packed(&self.state.records, block + u64::from(k), extent, slot);
             }
         } else {
-            // Nothing hides what the newest owner defines.
+            // Nothing hides blocks of the volume's newest owner. If a snapshot was taken since the allocation, its
+            // owner is no longer the newest.
             let newest = volume.owner == owner;
             volume.writer.set_blocks(&self.state.records, logical, mask(position, blocks), extent, newest);
         }

@@ -23,8 +23,8 @@ impl PausedMoves {
 }
 
 impl Pool {
-    /// Pauses moves off these members, which are being emptied, and of these owners' blocks, until the next call. Moves
-    /// that have begun go on.
+    /// Pauses moves off these members, which are being emptied, and moves of these owners' blocks. Each call replaces
+    /// the pauses of the previous one. Moves that have begun go on.
     pub fn pause_moves(&mut self, members: u128, owners: BTreeSet<OwnerId>) {
         let paused = PausedMoves { members, owners };
         // A repeated call must not restart the scan: a scan that is restarted each time never ends.
@@ -34,7 +34,7 @@ impl Pool {
         }
     }
 
-    /// Pauses copying for these owners, which are to be flattened, until the next call.
+    /// Pauses flattening of these owners. Each call replaces the pauses of the previous one.
     pub fn pause_flattening(&mut self, owners: BTreeSet<OwnerId>) {
         self.flattening_held = owners;
     }

@@ -33,7 +33,7 @@ pub(super) async fn load<I: DeviceIo>(
     found: &[MemberLog],
 ) -> Result<(PoolTables, Vec<u8>), OpenError> {
     let mut state = PoolTables::new(what.owner_slots);
-    // A returning member does not know all owners.
+    // The owner list of a returning member may lack owners, so it is not read.
     let stayed = found.iter().enumerate().filter(|(_, found)| !matches!(found.standing, Standing::Returning(_)));
     let newest =
         stayed.max_by_key(|(ordinal, found)| (found.start.session, found.start.generation, usize::MAX - ordinal));
@@ -130,8 +130,9 @@ async fn read_pages<I: DeviceIo>(
     Ok((bytes, unread))
 }
 
-/// Refuses to write changes that a crash left in rings and log into pages that could not be read: the page's other
-/// content would be lost, and may be readable the next time.
+/// Fails if changes that a crash left, in rings or log, would be written into pages that could not be read: the other
+/// content of such a page would be lost, and may be readable the next time. Never fails if
+/// [`OpenPool::overwrites_unreadable`] is set.
 pub(super) fn refuse_unread_pages<'a>(
     what: &OpenPool<'_>,
     state: &PoolTables,
@@ -209,7 +210,7 @@ fn load_sector(state: &mut PoolTables, id: RecordId, image: &[u8; ADDRESS_SECTOR
     let (record, damaged) = (state.record(id), state.damage.has(id));
     let (words, _) = image.as_chunks::<8>();
     let words: Words = std::array::from_fn(|slot| u64::from_le_bytes(words[slot]));
-    // The addresses of such a record cannot be checked: the sector stays as it is.
+    // The addresses of a damaged record cannot be checked, because its life is unknown: the sector stays as it is.
     let mut all = !damaged;
     for (slot, word) in (0..EXTENT_BLOCKS as u8).zip(words) {
         match state.read_address(word, id, slot, record.life) {

@@ -62,7 +62,8 @@ async fn check_no_later_batch<I: DeviceIo>(
     start: &Checkpoint,
     lacks: u64,
 ) -> Result<(), OpenError> {
-    // The first batch of its commit: the batches of a commit are written together.
+    // The first batch of the commit has this sequence number. A later batch of the commit to which `lacks` belongs
+    // proves nothing: the batches of one commit are in flight together.
     let later = |header: &LogBatchHeader| header.sequence.saturating_sub(header.index.into()) > lacks;
     let Some(header) = find_batch(io, member, start, later).await? else { return Ok(()) };
     let what = format!(

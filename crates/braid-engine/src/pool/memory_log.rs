@@ -186,9 +186,9 @@ fn read(words: &[AtomicU64], capacity: u64, sequence: u64) -> Option<(LogEntry, 
     (entry.sequence == sequence).then(|| (entry, sequence + count as u64))
 }
 
-/// Reads the log that a dead process left behind: the unit before its entries after `mark`, and these entries, in
-/// order. Without entries if this is no log of this pool and session. `lacks`: units missing between `mark` and the log
-/// may be in the ring of a missing member.
+/// Reads the log that a dead process left behind. Returns the last unit before its entries after `mark`, and these
+/// entries, in order; no entries if the memory has no log of this pool and session. `lacks`: the log may begin later
+/// than after `mark`, because units in between may be in the ring of a missing member.
 ///
 /// # Errors
 /// The log is of this pool and session, but is damaged or does not fit what is on the disks: going on without it might

@@ -1,9 +1,9 @@
 //! Merging: the blocks of a deleted owner go to its only child, or are freed if it has none. No data move; records
 //! change their owner.
 //!
-//! What the child defines itself is dropped in the same image. Zero ranges go last: in the child's name they would hide
-//! data of the owner's extents that are still to be merged. When nothing is left, the child's parent becomes the
-//! owner's parent.
+//! The image that gives a record to the child drops the blocks that the child defines itself. Zero ranges go last: in
+//! the child's name they would hide data of the owner's extents that are still to be merged. When nothing is left, the
+//! child's parent becomes the owner's parent.
 
 use braid_format::pool::{Change, Record, RecordKind};
 
@@ -30,6 +30,7 @@ pub(super) struct Merge {
     gather: Option<OwnerScan>,
     /// The next record to look at.
     next: RecordId,
+    /// Whether all extents are merged, and only zero ranges are left.
     zeros: bool,
 }
 
@@ -137,8 +138,8 @@ impl Pool {
         loads / LOADS_EACH
     }
 
-    /// Notes that a record changes: what it defines for the child may move from a record that is still to be scanned to
-    /// one that was.
+    /// Notes that a record changes while the child's definitions are gathered: a definition may move from a record that
+    /// the scan has not reached to one that it has passed.
     pub(super) fn note_for_merge(&mut self, change: &Change) {
         let Some(merge) = self.merge.as_mut().filter(|merge| merge.gather.is_some()) else { return };
         let (definition, owner) = match change {
@@ -260,8 +261,8 @@ impl Pool {
         }
     }
 
-    /// Notes that an owner defines these blocks from now on, for a merge whose child it is. It may be a snapshot by
-    /// now, whose last writes were still in flight.
+    /// Notes that an owner defines these blocks from now on, for a merge whose child it is. The owner may have become a
+    /// snapshot while its last writes were in flight.
     pub(super) fn note_defined(&mut self, owner: OwnerId, logical: u32, bits: u64) {
         if let Some(merge) = self.merge.as_mut().filter(|merge| merge.child == Some(owner)) {
             merge.defined.add_blocks(logical, bits);
@@ -275,7 +276,7 @@ impl Pool {
         }
     }
 
-    /// Merges the zero ranges, and ends the merge.
+    /// Merges the next zero range, or ends the merge if none is left. False: the merge has ended.
     fn merge_zeros(&mut self) -> bool {
         let merge = self.merge.as_ref().expect("a merge is under way");
         let (owner, child) = (merge.owner, merge.child);

@@ -5,8 +5,8 @@
 //! entries says where they are now and that the old extents are free, the maps are updated, and waiting requests go on.
 //! Until that group is in the log nothing has moved.
 //!
-//! What is to be moved is not recorded anywhere: it is what is where it should not be ([`Pool::move_step`]), so that an
-//! open goes on by itself where the last session has ended.
+//! No record says which blocks are to be moved: they are those on a member where they should not be
+//! ([`Pool::move_step`]). So an open continues the moves that the last session did not make.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -59,7 +59,7 @@ pub(super) struct Moves {
     scan: Option<Scan>,
     /// Blocks that have moved.
     moved: u64,
-    /// Extents into which compaction has moved blocks: whole ones, and packed ones.
+    /// How many whole extents compaction has filled since the pool was opened; `repacked`: how many packed ones.
     pub gathered: u64,
     pub repacked: u64,
 }
@@ -67,12 +67,16 @@ pub(super) struct Moves {
 /// A scan of all records.
 struct Scan {
     next: RecordId,
-    /// Whether no block was found where it should not be.
+    /// Whether every block so far was found where it should be.
     clean: bool,
+    /// Whether blocks have to move for which there is no space.
     full: bool,
+    /// Whether blocks have to move that cannot be copied.
     unreadable: bool,
+    /// Whether blocks have to move whose moves are paused.
     waits: bool,
-    /// Owners that may have blocks where they should not, and the members on which blocks were seen.
+    /// Owners that may have blocks on members that they no longer use (`also_on`), and the members on which the scan
+    /// has found blocks of theirs.
     also: BTreeMap<OwnerId, u128>,
 }
 
@@ -158,7 +162,8 @@ impl Pool {
         }
     }
 
-    /// Returns whether a member has no blocks, none are in flight to it, and all of that is committed.
+    /// Returns whether all extents and zero ranges of a member are free. A freed extent counts only once its freeing is
+    /// committed and the extent discarded; a freed zero range counts at once, committed or not.
     pub fn is_member_empty(&self, member: u8) -> bool {
         let (room, extents) = (&self.rooms[usize::from(member)], self.state.records.extents(member));
         room.free.count() == extents && self.state.free_zero_slots_of(member) == self.state.zero_slots(member)
@@ -241,7 +246,8 @@ impl Pool {
 
     fn begin_scan(&mut self) {
         let elsewhere = self.state.owners.iter().filter(|owner| owner.also_on != 0);
-        // Nothing is certain of an owner with data in flight, with blocks that move, or that receives a merge.
+        // The scan can miss blocks of an owner with data in flight, with blocks that move, or into which another owner
+        // is merged.
         let receives_merge = |id: OwnerId| self.merge.as_ref().is_some_and(|merge| merge.child() == Some(id));
         let sources = || self.moves.list.iter().flatten().flat_map(|one| &one.sources);
         let moves = |id: OwnerId| sources().any(|(source, _)| self.state.records.owner(*source) & !OWNER_HELD == id);
@@ -306,7 +312,7 @@ impl Pool {
         for (id, seen) in &scan.also {
             self.forget_members(*id, *seen);
         }
-        // Another scan is needed if an owner could not be checked; on these members none can be.
+        // Another scan is needed if an owner could not be checked. On missing and damaged members no owner can be.
         let unseen = self.state.missing | self.state.damage.members();
         let checked = self.state.owners.iter().all(|owner| owner.also_on & !unseen == 0);
         match () {
@@ -319,7 +325,7 @@ impl Pool {
         }
     }
 
-    /// Notes that an owner has blocks on these members only, apart from those that it uses.
+    /// Records that, besides the members that it may use, an owner has blocks at most on the members `seen`.
     fn forget_members(&mut self, id: OwnerId, seen: u128) {
         let Some(slot) = self.state.owners.slot_of(id) else { return };
         let mut image = self.state.owners.in_slot(slot).expect("listed by its slot").clone();
@@ -440,8 +446,8 @@ impl Pool {
         one.failed |= !succeeded;
     }
 
-    /// Notes whether a request hangs that every barrier waits for. A request that waits for a move would wait as long
-    /// as that: all moves are given up, and none begins.
+    /// Notes whether a request hangs for which every barrier waits. A request that waits for a move would hang, too: so
+    /// all moves are given up, and none begins.
     pub fn note_hanging_request(&mut self, hang: bool) {
         self.moves.hang = hang;
     }
@@ -499,7 +505,8 @@ impl Pool {
             self.cancel_move(&one);
             return None;
         }
-        // A merge goes by record index: blocks that it has not reached would never be merged under another index.
+        // A merge scans extents by index. If blocks moved from an extent that it has not reached to one that it has
+        // passed, it would miss them.
         let merging = |pool: &Pool, source: ExtentId| {
             let owner = pool.state.records.owner(source) & !OWNER_HELD;
             pool.merge.as_ref().is_some_and(|merge| owner != 0 && merge.owner() == owner)
@@ -547,8 +554,8 @@ impl Pool {
         None
     }
 
-    /// Notes that blocks of this owner came here: the member may have been closed since, and the scan may have passed
-    /// it.
+    /// Notes that blocks of this owner arrived in this extent. The member may have been closed since the move began,
+    /// and the scan may have passed the extent: then the scan is not clean.
     pub(super) fn note_arrival(&mut self, owner: OwnerId, target: ExtentId) {
         if self.is_misplaced(owner, target.member)
             && let Some(scan) = &mut self.moves.scan
@@ -579,7 +586,7 @@ impl Pool {
         let (member, index) = (one.target.member, one.target.index);
         let mut changes = Vec::new();
         for part in &one.parts {
-            // It may have been discarded, or be hidden, since.
+            // Since the move began, the block may have been discarded, or dropped by a merge.
             let Some((_, source)) = left.iter_mut().find(|(extent, _)| *extent == part.from) else { continue };
             if source.present >> part.slot & 1 == 0 {
                 continue;

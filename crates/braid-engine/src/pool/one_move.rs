@@ -6,9 +6,13 @@ use super::units::ExtentId;
 /// One block of a move.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
+    /// The extent that the block is in.
     pub from: ExtentId,
+    /// Its slot or position there.
     pub slot: u8,
+    /// Its slot or position in the target.
     pub to_slot: u8,
+    /// The block of the volume.
     pub block: u64,
 }
 
@@ -26,13 +30,13 @@ pub(super) enum Stage {
 pub(super) struct Move {
     pub target: ExtentId,
     pub packed: bool,
-    /// The logical extent of a whole target.
+    /// The logical extent that a whole target holds; `u32::MAX` for a packed target.
     pub logical: u32,
     /// With the lives that they have.
     pub sources: Vec<(ExtentId, u16)>,
     /// Set for a copy: its sources stay as they are, and this owner gets the blocks, too.
     pub recipient: Option<OwnerId>,
-    /// The life of the target, if that is an extent which the owner has already.
+    /// The life of the target if the owner had that extent before the copy; `None`: the target was newly allocated.
     pub own_life: Option<u16>,
     /// By source and slot.
     pub parts: Vec<Part>,

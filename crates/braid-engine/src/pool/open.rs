@@ -85,7 +85,8 @@ pub async fn open<I: DeviceIo>(
         None => (mark, Vec::new()),
         Some(memory) => read_old_log(&*memory, what.uuid, newest.session, mark, lacks).map_err(OpenError::OldLog)?,
     };
-    // Without a missing member, neither the first change that it would need nor anything after it can be kept.
+    // A change of a record on a missing member cannot be replayed. Its group is dropped, and so is everything after it,
+    // which may depend on it.
     let of_record = |entry: &LogEntry| matches!(entry.change, Change::Record { .. } | Change::Slot { .. });
     let lost = |entry: &LogEntry| of_record(entry) && what.missing >> entry.member & 1 == 1;
     if let Some(at) = left.iter().position(lost) {

@@ -22,7 +22,7 @@ pub enum PoolOp {
     },
     /// Discards data that are no longer needed.
     Discard,
-    /// Copies data from elsewhere.
+    /// Copies [`PoolIo::len`] bytes from this place to the one that [`PoolIo`] names.
     Copy {
         /// The source member.
         from_member: u8,
@@ -34,7 +34,7 @@ pub enum PoolOp {
 /// One I/O of a pool's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PoolIo {
-    /// To be returned with the result.
+    /// Identifies the I/O when its result is reported ([`super::Pool::io_done`]).
     pub token: u32,
     /// The member.
     pub member: u8,

@@ -31,7 +31,8 @@ const GENERATION_LEAP: u64 = 1 << 20;
 pub(super) enum Standing {
     /// It is of the same run.
     Current,
-    /// It has no start of that run: a crash came first. Nothing was committed in that run.
+    /// The newest start of the member is of the previous run: a crash came before the member had one of the newest run.
+    /// Nothing was committed in the newest run.
     Behind,
     /// The pool went on without it, and it returns.
     Returning(MissingMember),
@@ -116,12 +117,12 @@ pub(super) async fn read_logs<I: DeviceIo>(
 fn standing(what: &OpenPool<'_>, newest: &Checkpoint, member: u8, start: &Checkpoint) -> Result<Standing, OpenError> {
     let current = start.run == newest.run;
     match newest.missing.get(member) {
-        // It is back already; only not all members have the record of that.
+        // The member is back already, but not all members have recorded that.
         Some(absence) if current && absence.run != start.run => Ok(Standing::Current),
         Some(absence) if start.run == absence.run || start.run == absence.alternative_run => {
             Ok(Standing::Returning(*absence))
         }
-        // A crash came when it had its start of a new run, and others had none yet.
+        // A crash came when this member had its start of a new run, and none of the other members present now had one.
         Some(absence)
             if start.previous_run != 0
                 && (start.previous_run == absence.run || start.previous_run == absence.alternative_run) =>
@@ -138,9 +139,10 @@ fn standing(what: &OpenPool<'_>, newest: &Checkpoint, member: u8, start: &Checkp
     }
 }
 
-/// Returns whether the present members know what was decided when this member got its start of a run of which they have
-/// none. They do if one of them was to get such a start, too: then nothing was committed in that run. They also do if
-/// no member was missing: then nothing had to be decided. Otherwise the member went on without them.
+/// Returns whether the present members know the decisions that were made before `start`, the start of a run of which
+/// they have no start. They know them if one of them was to get a start of that run: then nothing was committed in the
+/// run. They also know them if no member was missing then: nothing had to be decided. Otherwise the pool went on
+/// without them.
 fn knows_decisions(what: &OpenPool<'_>, member: u8, start: &Checkpoint) -> bool {
     let returned = |absence: &MissingMember| absence.alternative_run == start.run;
     let none_missing = start.missing.list().iter().all(returned);
@@ -184,7 +186,7 @@ pub(super) fn decide_commits(
             return Err(OpenError::Damaged { member: found.number, what });
         }
     }
-    // In one sequence: entries of returning members are older than those that the others wrote since.
+    // All entries in one order: those of returning members come first, because the others wrote theirs later.
     let mut replay: BTreeMap<(bool, u8, u64), LogEntry> = BTreeMap::new();
     let mut count = |found: &MemberLog, commit: u64, is_current: bool| {
         let lists = found.batches.iter().filter(|(header, _)| header.commit == commit).flat_map(|(_, list)| list);
@@ -199,11 +201,11 @@ pub(super) fn decide_commits(
         let covered = found.batches.iter().map(|(header, _)| header.commit).filter(|covered| *covered <= commit);
         covered.for_each(|covered| count(found, covered, true));
     }
-    // Decisions in a start of this run are kept.
+    // An earlier open may have decided, in this run, which commit is the last valid one. No later commit becomes valid.
     let decided = newest.missing.list().iter().filter(|absence| absence.run == newest.run);
     let last = decided.map(|absence| absence.commit).min().unwrap_or(COUNTER_MAX);
-    // A removed member has no part in commits after the start that is used: no ring held anything of it when it was
-    // removed.
+    // Members that were removed do not count: no ring held anything of a removed member at its removal, so it has no
+    // part in commits after the start that is used.
     let some_lack = what.missing != 0 || all.len() != current.len();
     loop {
         let headers = current.iter().flat_map(|found| found.batches.iter().map(|(header, _)| header));
@@ -212,7 +214,8 @@ pub(super) fn decide_commits(
             break;
         };
         let next = header.commit;
-        // A commit with batches only on other members is skipped: it changes nothing on the current ones.
+        // If members are missing, commits with batches on missing members only leave gaps in the numbers. A gap is
+        // skipped: such a commit changes nothing on the current members.
         let is_next = next == commit + 1 || some_lack;
         let whole = is_next
             && current.iter().filter(|found| header.members >> found.number & 1 == 1).all(|found| found.is_whole(next));
@@ -238,8 +241,8 @@ pub(super) fn decide_commits(
     }
     let mut absent = Vec::new();
     for member in (0..MEMBERS_MAX as u8).filter(|member| what.missing >> member & 1 == 1) {
-        // While some members had no start of this run, nothing was committed in it: the member may be of the run
-        // before.
+        // If the member has no part in commits after the newest start, its own newest start may still be of the
+        // previous run (0 once all members had a start of this run).
         let needs = parts[usize::from(member)];
         let other = if needs <= newest.commit { newest.previous_run } else { 0 };
         let known = newest.missing.get(member).copied();
@@ -265,7 +268,8 @@ pub(super) fn decide_commits(
         }
         let member = found.number;
         parts[usize::from(member)] = last.min(commit);
-        // Until all members know that it is back, it may be as it is now, or of the new run.
+        // A crash may come before all members know that this one is back: then it has its present start, or one of the
+        // new run.
         let end = if found.start.run == absence.run { absence.commit } else { COUNTER_MAX };
         let needs = last.min(commit);
         absent.push(MissingMember {
@@ -283,7 +287,7 @@ pub(super) fn decide_commits(
 }
 
 /// Returns whether a commit is valid that a returning member has, and no current one: all members with batches of it
-/// were missing then. It may lie between commits that current members have.
+/// were missing then, by the same decision. Its number may lie between those of commits that current members have.
 fn is_valid_alone(
     newest: &Checkpoint,
     all: &[MemberLog],
@@ -303,7 +307,7 @@ fn is_valid_alone(
     })
 }
 
-/// Missing members must have this commit, which is valid, to return.
+/// Notes that the commit `commit` is valid, so that a missing member with batches of it must have it to return.
 fn raise_needs(absent: &mut [MissingMember], found: &MemberLog, commit: u64) {
     let members = found.of_commit(commit).next().map_or(0, |header| header.members);
     for absence in absent.iter_mut().filter(|absence| members >> absence.member & 1 == 1) {

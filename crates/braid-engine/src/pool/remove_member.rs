@@ -1,8 +1,8 @@
 //! Removing a member: no blocks are left there, and the pool comes to need nothing of it.
 //!
-//! The last commits may be in the member's ring alone, as they were about that member alone: an open without it would
-//! find an in-memory log that goes further than the rings. So there is a checkpoint before the labels without it are
-//! written. Owners are written to it to the end, as an open may find no other member.
+//! The last commits may be about the member alone, and so be in its ring alone: an open without the member would find
+//! an in-memory log that begins after a gap. So a checkpoint ends before the labels without the member are written.
+//! Owners are written to the member to the end, because an open may find no other member.
 
 use braid_format::pool::{AllocationPolicy, Owner};
 
@@ -79,7 +79,7 @@ impl Pool {
 
     /// Advances the removal of an emptied member, as far as possible now.
     pub fn remove_member_step(&mut self, member: u8) -> MemberRemoval {
-        // Whatever its labels say: while it takes new blocks, nothing that is seen now lasts.
+        // Whatever its labels say: a member that takes new blocks may be empty now, and have blocks a moment later.
         let closed = self.rooms[usize::from(member)].closed;
         let placed = || self.state.owners.iter().any(|owner| owner.on >> member & 1 == 1);
         if !closed || !self.is_member_empty(member) || placed() {

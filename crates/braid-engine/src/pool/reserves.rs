@@ -62,7 +62,8 @@ impl Reserves {
         reserves
     }
 
-    /// Adds a volume without whole extents that sees the blocks of the owners in `chain`.
+    /// Adds a volume that sees the blocks of the owners in `chain`. Their whole extents are added afterwards
+    /// ([`Reserves::add_whole`]).
     pub fn add(&mut self, owner: &Owner, chain: &[OwnerId]) {
         let extents = extents_for(owner.size_bytes);
         let uses = owner.allocation_members();
@@ -175,7 +176,8 @@ impl Reserves {
         seen_by.find(|thick| logical < thick.extents && !has_whole(thick)).map(|thick| thick.uses)
     }
 
-    /// Returns whether all reservations can be used, where `free` gives the free extents on a set of members.
+    /// Returns whether all reservations can be used at once; `free` returns the number of free extents on a set of
+    /// members. False also if there are more than `SETS_MAX` sets to check.
     pub fn fit(&self, free: impl Fn(u128) -> u64) -> bool {
         self.sets.iter().all(|set| self.need(*set) <= free(*set)) && self.sets.len() <= SETS_MAX
     }

@@ -1,7 +1,7 @@
-//! Shrinking a volume. First, blocks beyond its new end are discarded, as a client would do it: they read as zeros from
-//! then on, and neither they nor what an older snapshot has there is seen again when the volume grows. Then its size
-//! changes. Both are in one sequence: if it is interrupted in between, the volume has its old size, and less beyond the
-//! new end.
+//! Shrinking a volume. First, blocks beyond its new end are discarded, as a client would do it: from then on they read
+//! as zeros, and neither they nor what an older snapshot has there shows through when the volume grows. Then its size
+//! changes. The log keeps this order: after a crash in between, the volume has its old size, and some or all blocks
+//! beyond the new end are discarded.
 
 use braid_format::pool::{Change, Owner, OwnerKind};
 

@@ -90,8 +90,8 @@ impl Pool {
         self.commits.is_starved()
     }
 
-    /// Returns the same, also while the commit is retried: nothing is begun that would keep requests waiting until it
-    /// is committed.
+    /// Returns whether the last attempt of the commit under way found no space, even if the commit is being retried
+    /// now. Then nothing may begin that would keep requests waiting for that commit.
     pub fn is_starving(&self) -> bool {
         self.commits.is_starving()
     }

@@ -27,8 +27,8 @@ pub fn boot_of_older_copy(number: Uuid) -> Uuid {
     with_version(number, VERSION_OF_OLDER_COPY)
 }
 
-/// Returns whether a boot is that of an older copy. The replica counts as one until it was rebuilt completely, and is
-/// in sync by votes that name this boot.
+/// Returns whether a boot is that of an older copy. The replica counts as one until it has been rebuilt completely, and
+/// votes that name this boot say that it is in sync.
 pub fn is_of_older_copy(boot: Uuid) -> bool {
     boot.get_version_num() == usize::from(VERSION_OF_OLDER_COPY)
 }

@@ -78,7 +78,8 @@ pub enum VoterReply {
     Released,
 }
 
-/// A refusal: another controller is answered, or, if the epoch is the requesting controller's, none is.
+/// A refusal: the voter answers another controller. A connection whose own epoch is current is refused if it is late,
+/// if a higher epoch is being raised, if there are too many connections, or if the register cannot be made durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VoterRefusal {
     /// The current epoch.
@@ -95,9 +96,10 @@ pub struct ConnectionOrigin {
     /// The connections of one session are used side by side. A later session has a higher number, and ends earlier
     /// ones.
     pub session: u64,
-    /// The number of the connection within its session, below [`LANES_MAX`].
+    /// The number of the connection within its session, below [`SESSION_CONNECTIONS_MAX`].
     pub connection: u16,
-    /// Counted up with each connection of this number: a later one ends earlier ones, of this number only.
+    /// The number of the attempt to open this connection. A later attempt has a higher number, and ends earlier
+    /// attempts of the same connection only.
     pub attempt: u64,
 }
 
@@ -137,7 +139,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Returns whether no I/O of this connection may be in flight once the given one is admitted.
+    /// Returns whether I/O of this connection must have ended before the given one is admitted.
     fn comes_before(&self, session: u64, number: u16, attempt: u64) -> bool {
         self.session < session || (self.session == session && self.number == number && self.attempt < attempt)
     }
@@ -153,9 +155,10 @@ pub struct Fence {
     connections: Vec<Connection>,
     /// The sessions of the operations in progress.
     operations: Vec<u64>,
-    /// The highest session that was admitted under this epoch: no earlier one is admitted later.
+    /// The highest session that was accepted under this epoch, even if it still waits: no earlier one is accepted any
+    /// more.
     session: u64,
-    /// The highest attempt of each of its connections, by number.
+    /// The highest accepted attempt of each connection of that session, by the connection's number.
     attempts: Vec<(u16, u64)>,
     requests: VecDeque<(u64, VoterRequest)>,
     /// The register being made durable, for the first pending request.
@@ -203,13 +206,14 @@ impl Fence {
         true
     }
 
-    /// Returns whether a later session, or a later attempt of this connection, was admitted.
+    /// Returns whether a later session, or the same or a later attempt of this connection, was accepted before.
     pub fn is_late(&self, caller: &ConnectionOrigin) -> bool {
         let is_again = |(number, last): &(u16, u64)| *number == caller.connection && *last >= caller.attempt;
         caller.session < self.session || (caller.session == self.session && self.attempts.iter().any(is_again))
     }
 
-    /// Introduces a connection.
+    /// Introduces a connection. Unless it is refused, it cuts the connections of earlier sessions, and earlier attempts
+    /// of the same connection; it waits until their I/O, and the operations of earlier sessions, have ended.
     pub fn hello(&mut self, id: ConnectionId, caller: &ConnectionOrigin) -> AdmissionResult {
         let ConnectionOrigin { epoch, controller, session, connection: number, attempt } = *caller;
         let refused = AdmissionResult::Refused(VoterRefusal { epoch: self.register.epoch });
@@ -259,9 +263,10 @@ impl Fence {
     }
 
     /// Reports that the controller begins an operation on the replica's content other than by a connection, such as
-    /// taking a snapshot. It counts like I/O of that session: later sessions wait for its end. It must name the session
-    /// that was admitted last, 0 before the first, so that an operation that was requested earlier, and arrives late,
-    /// does nothing. Returns false if it must not begin.
+    /// taking a snapshot. The operation counts like I/O of the session: later sessions wait for its end. Returns false
+    /// if it must not begin: the session must be the one that was accepted last (0 before the first), so that an
+    /// operation that was requested earlier, and arrives late, does nothing; and the controller must not have released
+    /// the volume.
     #[must_use]
     pub fn begin_operation(&mut self, epoch: u64, controller: Uuid, session: u64) -> bool {
         let is_its = epoch > 0 && (epoch, controller) == (self.register.epoch, self.register.controller);
@@ -307,7 +312,7 @@ impl Fence {
         self.go_on();
     }
 
-    /// Returns whether no admitted connection or operation has anything in flight.
+    /// Returns whether no connection is open, no I/O is in flight, and no operation is in progress.
     pub fn is_idle(&self) -> bool {
         self.connections.is_empty() && self.operations.is_empty()
     }

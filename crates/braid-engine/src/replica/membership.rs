@@ -1,10 +1,12 @@
 //! Tracks which replicas are in sync while a volume is served.
 //!
-//! A drop: the survivors are flushed, then the drop is voted for; nothing is answered before enough voters have the
-//! vote. A promotion: the replica is rebuilt, takes every write, and is flushed; then the promotion is voted for, and
-//! from the first voter that has the vote on, its failure is a drop. The promotion counts once the new member has the
-//! vote itself: until then its register names a boot in which it was not in sync, and a controller that opens the
-//! volume would take it for rebooted.
+//! A drop: the remaining replicas in sync are flushed, then the drop is voted for. No request is answered before enough
+//! voters have the vote.
+//!
+//! A promotion: the replica is rebuilt, takes every write, and is flushed; then the promotion is voted for. From then
+//! on a failure of the replica is a drop. The promotion counts only once enough voters have the vote, and the promoted
+//! replica's own voter is one of them: until then its register names a boot in which the replica was not in sync, and a
+//! controller that opens the volume would take it for rebooted.
 //!
 //! A change of voters: a joint vote, then one without the previous voters ([`VoterConfig`]). Failures and promotions
 //! continue meanwhile.
@@ -36,6 +38,7 @@ struct Proposal {
     unflushed: Voters,
     /// The voters that have the vote.
     cast: Voters,
+    /// Whether the vote drops a replica: then no request is answered before enough voters have it.
     drops: bool,
 }
 
@@ -48,7 +51,7 @@ pub struct Membership {
     frozen: bool,
     /// The boot of each voter's replica when it connected last.
     boots: [Option<Uuid>; VOTERS_MAX],
-    /// New lineage ids are counted up from a random number.
+    /// The last lineage id. Ids are counted up from a random number.
     lineage: u64,
 }
 
@@ -92,7 +95,7 @@ impl Membership {
         self.in_sync().and(self.settled.in_sync)
     }
 
-    /// Returns whether requests may be answered as far as the membership is concerned: no drop waits for votes.
+    /// Returns whether the membership allows answering requests: it is not frozen, and no drop waits for votes.
     pub fn may_answer(&self) -> bool {
         let drops = self.proposal.as_ref().is_some_and(|proposal| proposal.drops);
         !self.frozen && !drops
@@ -108,8 +111,9 @@ impl Membership {
         self.propose(in_sync, self.config(), true);
     }
 
-    /// Promotes a replica that holds everything, takes every write and is flushed. Returns false if another vote is
-    /// pending, to be retried; or if the replica is no voter any more.
+    /// Promotes a replica that holds everything, takes every write and is flushed. Returns false if a drop or another
+    /// promotion is pending, to be retried; or if nothing may be written any more, or the replica is no voter any more.
+    /// A pending change of voters does not prevent a promotion: the new vote includes it.
     #[must_use]
     pub fn promote(&mut self, voter: VoterId) -> bool {
         if self.in_sync() != self.settled.in_sync || self.frozen || !self.config().voters.has(voter) {
@@ -138,9 +142,9 @@ impl Membership {
         self.settled.config.sets().chain(proposed.sets()).collect::<Vec<_>>().into_iter()
     }
 
-    /// Begins a change of voters: [`VoterConfig::with`] or [`VoterConfig::without`] of [`Membership::config`]. The vote after
-    /// the joint vote follows automatically. Returns false if another vote is pending, or a replica in sync would lose
-    /// its vote; to be retried.
+    /// Begins a change of voters to `config`: [`VoterConfig::with`] or [`VoterConfig::without`] of
+    /// [`Membership::config`]. The vote after the joint vote follows automatically. Returns false if another vote is
+    /// pending, or a replica in sync would lose its vote; to be retried.
     #[must_use]
     pub fn change(&mut self, config: VoterConfig) -> bool {
         let fits = config.previous_voters == self.settled.config.voters

@@ -13,8 +13,8 @@
 //! - [`forecast`] and [`Opening::forced`]: forced attach by the user's decision, if too many voters are lost for ever.
 //!
 //! Like the rest of this crate these types do no I/O and read no clock: the caller reports events to them, and they
-//! return what to send, write and answer. `braid-sim replicas` runs them over links that delay, lose and cut,
-//! with two controllers, and checks that each block's history is linearizable (`docs/internals/replication-protocol.md`).
+//! return what to send, write and answer. `braid-sim replicas` runs them over links that delay, lose and cut, with two
+//! controllers, and checks that each block's history is linearizable (`docs/internals/replication-protocol.md`).
 
 mod boot;
 mod fence;

@@ -2,10 +2,10 @@
 //!
 //! 1. Raise the epoch on enough voters. From then on no other controller's I/O reaches their replicas.
 //! 2. The highest vote among them says which replicas are in sync. Those of them that were raised, and have not
-//!    rebooted since, are trusted, if they have everything ([`VoterConfig::replicas_needed`]). If so many replicas in sync have
-//!    rebooted that the others, including missing ones, cannot have everything, no better content exists, and all
-//!    of them are trusted, except for older copies of themselves; and these as well, if the others cannot have
-//!    everything.
+//!    rebooted since, are trusted, if they have everything ([`VoterConfig::replicas_needed`]). If so many replicas in
+//!    sync have rebooted that the others, including missing ones, cannot have everything, no better content exists:
+//!    then rebooted replicas are trusted, too, except for older copies of themselves. Older copies are trusted only if
+//!    the others, again, cannot have everything.
 //! 3. Wait until the lease of the fenced controller has expired, unless it has released the volume.
 //! 4. The caller flushes and resyncs the trusted replicas.
 //! 5. The replicas in sync are voted for in the new epoch. Once enough voters have the vote, and all replicas in sync,
@@ -30,10 +30,11 @@ pub enum OpeningStep {
     /// Send this vote to these voters, each with the boot that [`Opening::boot`] returns. The others
     /// ([`Opening::unraised`]) are still to be asked: they may take it, too.
     Cast(Vote, Voters),
-    /// Enough voters were raised, but the replicas in sync among them do not have everything: some of the last set are
-    /// missing. The voters of the first set are still to be asked.
+    /// Send this request to the voters of the first set. Enough voters were raised, but the replicas in sync among them
+    /// do not have everything: the second set has the replicas in sync by the highest vote, some of which are missing.
     Missing(VoterRequest, Voters, Voters),
-    /// Until this moment another controller may answer clients. These voters are still to be asked.
+    /// Wait until this moment, in nanoseconds: another controller may answer clients until then. Meanwhile, send the
+    /// request to these voters.
     Wait(VoterRequest, Voters, u64),
     /// Flush and resync these replicas ([`Opening::resynced`]).
     Resync(Voters),
@@ -66,7 +67,8 @@ pub struct Opening {
     chosen: Option<(Vote, Voters)>,
     vote: Option<Vote>,
     cast: Voters,
-    /// Only these voters count, and the vote of this order: [`Opening::forced`].
+    /// Of a forced opening ([`Opening::forced`]): the only voters that count, and the order of the vote that must be
+    /// the highest.
     forced: Option<(Voters, (u64, u64))>,
 }
 
@@ -102,7 +104,8 @@ impl Opening {
         self.epoch
     }
 
-    /// Records that a voter was raised to `epoch`.
+    /// Records that a voter was raised to `epoch`, and its previous register. Ignored if the opening is in another
+    /// epoch by now.
     pub fn raised(&mut self, voter: VoterId, epoch: u64, before: Register, boot: Uuid, now_ns: u64) {
         if epoch != self.epoch || self.forced.is_some_and(|(present, _)| !present.has(voter)) {
             return;
@@ -131,7 +134,7 @@ impl Opening {
     /// Returns the voters, by the registers of the raised voters.
     pub fn config(&self) -> VoterConfig {
         let winner = self.chosen.map_or_else(|| self.winner(), |(winner, _)| winner);
-        // No vote was cast: the list that came with the volume applies, or one that counted later.
+        // No controller has cast a vote yet: the list of voters that this opening was created with applies.
         if winner.epoch == 0 || winner.config.voters.is_empty() { self.known } else { winner.config }
     }
 
@@ -165,7 +168,8 @@ impl Opening {
         self.raised_voters().iter().filter(is_old).collect()
     }
 
-    /// Records that a voter replied in another epoch: the opening starts again, above it.
+    /// Records that a voter replied that its epoch is `epoch`. If this opening's epoch is no higher, the opening starts
+    /// again, in the epoch above.
     pub fn refused(&mut self, epoch: u64) {
         if epoch >= self.epoch {
             let Opening { known, controller, lineage, forced, .. } = *self;
@@ -224,7 +228,7 @@ impl Opening {
         OpeningStep::Resync(self.trusted())
     }
 
-    /// Returns what may be served after [`Next::Open`].
+    /// Returns what may be served after [`OpeningStep::Open`].
     pub fn opened(&self) -> Option<Opened> {
         let boots = self.raised.map(|raised| raised.map(|(_, boot)| boot));
         self.vote.map(|vote| Opened { vote, boots })
@@ -245,7 +249,7 @@ impl Opening {
         if let Some((present, _)) = self.forced {
             return present.without(self.raised_voters());
         }
-        // A voter that any of them knows of may know more.
+        // A voter that is in the list of a raised voter may know a later vote.
         let known_voters = self.registers().map(|register| register.vote.config.all());
         known_voters.fold(self.known.all(), Voters::or).without(self.raised_voters())
     }

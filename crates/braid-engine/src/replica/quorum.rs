@@ -133,8 +133,8 @@ pub struct VoterConfig {
     pub previous_voters: Voters,
     /// Which of all these are replicas.
     pub replicas: Voters,
-    /// Number of replicas, besides one, that are needed to have everything ([`VoterConfig::replicas_needed`]): 0 for copies. It never
-    /// changes.
+    /// Number of replicas, besides one, that are needed to have everything ([`VoterConfig::replicas_needed`]): 0 for
+    /// copies. It never changes.
     pub extra_replicas: u8,
 }
 

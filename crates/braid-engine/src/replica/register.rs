@@ -17,7 +17,7 @@ pub struct Vote {
     pub lineage: u64,
     /// The replicas that hold everything that was acknowledged. Never a witness.
     pub in_sync: Voters,
-    /// The voters from then on.
+    /// The list of voters by this vote.
     pub config: VoterConfig,
 }
 
@@ -31,7 +31,7 @@ impl Vote {
 /// The state that a voter keeps durably of one volume; changed as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Register {
-    /// Only the controller of this epoch is answered.
+    /// The highest epoch that the voter was raised to. The voter answers only the controller that raised it.
     pub epoch: u64,
     /// The controller that raised it; nil: none.
     pub controller: Uuid,

@@ -120,8 +120,8 @@ impl VolumeMap {
             Word::Unmapped => BlockLocation::Nothing { blocks: room },
             Word::Whole(extent) => BlockLocation::At { extent, position: at, blocks: room },
             Word::Single(extent) => {
-                // Loaded with acquire: if it is what the record became after the word had changed, the changed word is
-                // seen.
+                // The record is loaded with acquire. If the load returns a value that was stored after the word had
+                // changed, the load of the word below returns the changed word, and the lookup is repeated.
                 let found = find_in_mask(extent, records.present(extent), at, room);
                 if cell.load(Ordering::Relaxed) == word { found } else { self.find_stable(records, cell, at, room) }
             }
@@ -147,8 +147,8 @@ impl VolumeMap {
         }
     }
 
-    /// Prefetches what a lookup reads after the word, if it reads more. A write always does, as it also reads the owner.
-    /// True: a write has still more to prefetch, by [`VolumeMap::fetch_owner`].
+    /// Prefetches what a lookup reads after the word, if it reads more. A write always does, as it also reads the
+    /// owner. True: a write has still more to prefetch, by [`VolumeMap::fetch_owner`].
     #[inline(always)]
     pub fn fetch_second(&self, records: &Records, block: u64, write: bool, fetch: impl Fn(*const u8)) -> bool {
         let Some(cell) = self.cell(block / u64::from(EXTENT_BLOCKS)) else { return false };

@@ -65,7 +65,7 @@ impl Nodes {
 
 #[inline]
 pub(super) fn load(words: &[AtomicU64], at: usize) -> u64 {
-    // The reader finds out afterwards, by its word, whether this was one node's.
+    // The words may be of several nodes: the reader loads its own word again afterwards, and retries if it has changed.
     words.get(at).map_or(0, |word| word.load(Ordering::Relaxed))
 }
 

@@ -11,7 +11,8 @@ const MEMBERS: u8 = 3;
 const MEMBER_EXTENTS: u32 = 1 << 14;
 /// A volume is made with a few extents, and grows beyond what its directory was made for.
 const SIZES: [u32; 4] = [3, 700, 9_000, 131_001];
-/// The logical extents that histories are about: the first and last ones of parts, of the first part of the directory, of each size.
+/// The logical extents that histories are about: the first and last ones of parts, of the first part of the directory,
+/// and of each size.
 const LOGICAL: [u32; 12] = [0, 1, 2, 699, 2_047, 2_048, 8_999, 32_767, 32_768, 65_535, 65_536, 131_000];
 
 struct Rng(u64);

@@ -74,8 +74,8 @@ impl Word {
     }
 }
 
-/// The step from the word of a block in a node to that of the next block in the same extent. Such a word has the extent,
-/// and the slot or position there; 0: no block.
+/// The step from the word of a block in a node to that of the next block in the same extent. Such a word has the
+/// extent, and the slot or position there; 0: no block.
 pub(super) const NEXT_SLOT: u64 = 1 << SLOT_SHIFT;
 
 /// Returns the word of a block in a slot of a packed extent.

@@ -14,7 +14,8 @@ use super::{PART_WORDS, VolumeMap};
 
 const ALL: u64 = u64::MAX;
 
-/// Returns the blocks that the extent's record has. What is in doubt could be any block, and a map never follows it.
+/// Returns the blocks that the extent's record has. [`ExtentId::IN_DOUBT`] has no record, and no map follows it: any of
+/// its blocks may be shown.
 fn recorded(records: &Records, extent: ExtentId) -> u64 {
     if extent == ExtentId::IN_DOUBT { ALL } else { records.present(extent) }
 }
@@ -64,10 +65,10 @@ impl MapWriter {
     /// Makes these blocks visible in this extent, at their own positions, and nowhere else. Its record says already
     /// that they are present.
     ///
-    /// `follow`: whatever the record has present from now on, as long as the map is not changed otherwise, is visible
-    /// in this volume. That holds for an extent of the volume's own newest owner: nothing lies above that. It does not
-    /// hold if a newer owner defines anything of this logical extent, zeros included. Once the word follows the record,
-    /// the call changes nothing and costs next to nothing; make it nevertheless, as only the map knows.
+    /// `follow`: blocks that the record gets from now on are visible in this volume, too, until the map is changed
+    /// otherwise. That is right for an extent of the volume's newest owner, of which nothing is hidden. It is wrong if
+    /// a newer owner defines anything of this logical extent, zeros included. Make this call even if the word may
+    /// follow the record already: only the map knows, and then the call costs next to nothing.
     #[inline]
     pub fn set_blocks(&mut self, records: &Records, logical: u32, mask: u64, extent: ExtentId, follow: bool) {
         debug_assert!(mask & !recorded(records, extent) == 0, "the record comes first");
@@ -206,9 +207,9 @@ impl MapWriter {
         }
     }
 
-    /// Changes the size. What lies beyond a smaller one is dropped; its words keep their memory, as readers may be
-    /// there, and serve again when the volume grows. Shrinking takes time for each extent that is mapped there: a
-    /// caller that cannot spend it all at once clears them before.
+    /// Changes the size, in logical extents. What lies beyond a smaller size is dropped. The words there keep their
+    /// memory, because readers may be there, and are used again when the volume grows. Shrinking takes time for each
+    /// extent that is mapped beyond the new end: a caller that cannot spend it all at once clears these extents before.
     pub fn resize(&mut self, extents: u32) {
         let mut from = extents;
         while let Some(logical) = self.map.next_mapped(from) {

@@ -34,9 +34,10 @@ pub struct Forecast {
     pub absent: Voters,
     /// The replicas whose data it would take.
     pub from: Voters,
-    /// They were in sync by the newest known vote. If not, they lack what was acknowledged after they were dropped.
+    /// Whether these replicas were in sync by the newest known vote. If not, they lack what was acknowledged after they
+    /// were dropped.
     pub newest: bool,
-    /// Their nodes have rebooted since: they may lack what was not flushed.
+    /// Whether all of their nodes have rebooted since: then the replicas may lack what was not flushed.
     pub rebooted: bool,
     /// The highest known epoch.
     pub epoch: u64,
@@ -81,8 +82,9 @@ pub fn forecast(known: VoterConfig, said: &[(VoterId, Register, Uuid)]) -> Resul
 }
 
 impl Opening {
-    /// Returns the opening forced by the volume's user, who has agreed to this forecast: it opens as long as it meets
-    /// no later vote. `None`: there is no epoch left that is high enough.
+    /// Returns this opening as a forced one. The volume's user has agreed to the forecast `agreed`: the opening
+    /// succeeds only while the newest vote that it meets is that of the forecast. `random` keeps the epochs of two
+    /// forced openings apart. `None`: there is no epoch left that is high enough.
     #[must_use]
     pub fn forced(self, agreed: &Forecast, random: u32) -> Option<Opening> {
         let epoch = agreed.epoch.checked_add(EPOCHS_AHEAD + u64::from(random >> 1))?;
@@ -90,8 +92,8 @@ impl Opening {
         Some(Opening { epoch, forced: Some((agreed.present, agreed.vote)), ..self })
     }
 
-    /// Returns the voters after a forced opening. No change by [`VoterConfig::with`] or [`VoterConfig::without`] has the
-    /// version 0 of an epoch.
+    /// Returns the voters after a forced opening. Their list has the version 0 of the epoch, which no change by
+    /// [`VoterConfig::with`] or [`VoterConfig::without`] has.
     pub(super) fn config_of_present(&self, present: Voters) -> VoterConfig {
         let found = self.config();
         let voters = present.and(found.all());
@@ -116,8 +118,8 @@ impl Opening {
         if config.replicas_needed() > 1 {
             return None;
         }
-        // A replica that has recorded its own drop may be half rebuilt; one that has not has its content from when it
-        // was dropped.
+        // A replica whose own register says that it was dropped may be half rebuilt. One whose register does not has
+        // its content from when it was dropped.
         let own = |voter: &VoterId| -> Option<Vote> {
             let (register, _) = self.raised[usize::from(voter.0)]?;
             Some(register.vote).filter(|vote| vote.in_sync.has(*voter))
