@@ -126,7 +126,7 @@ impl fmt::Debug for Flags {
             (Flags::NO_UNMAP, "NO_UNMAP"),
             (Flags::FAST_ZERO, "FAST_ZERO"),
             (Flags::SPARSE, "SPARSE"),
-            (Flags::HAS_ALTERNATIVE, "OTHERS"),
+            (Flags::HAS_ALTERNATIVE, "HAS_ALTERNATIVE"),
         ];
         f.debug_set().entries(names.iter().filter(|n| self.has(n.0)).map(|n| n.1)).finish()?;
         if self.tries() > 0 { write!(f, "+{}", self.tries()) } else { Ok(()) }
@@ -265,7 +265,7 @@ impl fmt::Display for IoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.kind)?;
         if let Some(leaf) = self.leaf {
-            write!(f, " on disk {} at byte {}", leaf.0, self.offset)?;
+            write!(f, " on disk {}, at byte {} of the device", leaf.0, self.offset)?;
         }
         if self.errno != 0 {
             write!(f, " (errno {})", self.errno)?;
