@@ -5,8 +5,9 @@
 //! *c · k* on, counted along the rows: raid0 has *k* = 1, raid10 near any *k*, raid1 *k* = width. With parity, a row is one
 //! stripe: it holds `width - parity` array chunks, and the slot of the first one rotates from row to row.
 //!
-//! If the data does not alternate between slots (one member, or as many copies as members), each slot of the zone is a single
-//! cell. `len` is then as long as possible, and the same arithmetic needs no additional branch.
+//! If the data does not alternate between slots (one member, or as many copies as members), each slot of the zone is a
+//! single cell of the zone's height. [`SlotLocation::len`] then extends to the end of the zone, and the same arithmetic
+//! needs no additional branch.
 
 use crate::cell::Cell;
 use crate::foreign::{Foreign, RowOrder};
@@ -17,8 +18,8 @@ const NO_SHIFT: u32 = u32::MAX;
 
 /// A small constant divisor that divides by one multiplication.
 ///
-/// With r = ceil(2^63 / d), floor(x · r / 2^63) = floor(x / d) if x · d < 2^63. In this module x is a number of cells, at most
-/// 2^62 / 4096 = 2^50, and d is a number of members, at most 2^7.
+/// With r = ceil(2^63 / d), floor(x · r / 2^63) = floor(x / d) if x · d < 2^63. In this module x is a number of cells,
+/// at most 2^62 / 4096 = 2^50, and d is a number of members, at most 2^7.
 #[derive(Clone, Copy, Debug)]
 struct Divisor {
     value: u64,
@@ -57,12 +58,16 @@ pub(crate) struct CompiledZone {
     pub member_start: u64,
     /// Size of a cell, in bytes.
     pub cell_bytes: u64,
+    /// The base-2 logarithm of `cell_bytes`; [`NO_SHIFT`] if that is no power of two. 63 if each slot is a single cell:
+    /// each offset is then in the first cell of its slot.
     cell_shift: u32,
+    /// Number of parity chunks in each stripe: 0, 1 or 2.
     parity: u32,
     copies: u64,
     /// Set if the layout is one that Braid reads but does not create.
     foreign: Option<Foreign>,
-    /// The divisor that gives the row of a cell number or, with parity, of a chunk number.
+    /// Number of cells without parity at one height: the divisor that gives the row of a cell number or, with parity,
+    /// of a chunk number.
     per_row: Divisor,
     width: Divisor,
     /// Index of the zone's first member in the slot table.
@@ -90,7 +95,8 @@ impl CompiledZone {
         let slots_start = slots.len();
         slots.extend_from_slice(&zone.members);
         if spec.layout == Layout::Original {
-            // This layout selects the slot by the chunk's number in the whole array. The members are rotated once instead.
+            // This layout selects the slot by the chunk's number in the whole array, not in the zone. Rotating the
+            // members in the slot table once has the same effect.
             let rotation = (zone.array_start / spec.chunk_bytes) % width as u64;
             slots[slots_start..].rotate_left(rotation as usize);
         }
@@ -203,15 +209,16 @@ impl CompiledZone {
         (row, index, within)
     }
 
-    /// Returns the slot of P in a row. Left: P starts in the last slot and moves one slot to the left with each row.
+    /// Returns the slot of P in a row of the layout left-symmetric: P starts in the last slot and moves one slot to the
+    /// left with each row. For layouts that Braid only reads the result has no meaning.
     #[inline]
     pub fn parity_slot(&self, row: u64) -> u64 {
         let (_, rotation) = self.width.divide(row);
         self.width.value - 1 - rotation
     }
 
-    /// Returns the slot that is `steps` slots to the right of `slot`, wrapping around. Symmetric: P is followed by Q and then
-    /// by the data.
+    /// Returns the slot that is `steps` slots to the right of `slot`, wrapping around. In the layout left-symmetric, P
+    /// is followed by Q (with raid6) and then by the data. `steps` is at most the width.
     #[inline]
     pub fn slot_after(&self, slot: u64, steps: u64) -> u64 {
         let sum = slot + steps;
@@ -258,10 +265,11 @@ impl CompiledZone {
         }
     }
 
-    /// Returns the number of leading rows without unused bytes; 0 for layouts that Braid only reads.
+    /// Returns the number of leading rows without unused bytes, which [`crate::Geometry::runs_strided`] compresses; 0
+    /// for layouts that Braid only reads.
     pub fn full_rows(&self) -> u64 {
         if self.is_foreign() {
-            // The map of an imported array is not needed, so that its period is not worth computing.
+            // The period of these layouts is not computed. Their maps are listed run by run.
             return 0;
         }
         if self.parity > 0 {

@@ -40,7 +40,8 @@ pub enum GeometryError {
         /// The requested layout.
         layout: Layout,
     },
-    /// A member is too small for one chunk (with raid1, one block), or smaller than what it already holds.
+    /// A member is too small for one chunk (with raid1, one block; imported concats and mirrors, one sector), or its
+    /// data area is smaller than the zones that it already holds.
     MemberTooSmall {
         /// The member, counted from 0.
         member: usize,
@@ -60,7 +61,8 @@ pub enum GeometryError {
     },
     /// A zone of the table is invalid.
     BadZone {
-        /// The zone, counted from 0.
+        /// The zone, counted from 0. With [`ZoneFault::Count`], the number of zones in the table or, if that is lower,
+        /// the maximum.
         zone: usize,
         /// The fault of the zone.
         fault: ZoneFault,
@@ -80,15 +82,17 @@ pub enum ZoneFault {
         /// The start in the table, in bytes.
         found: u64,
     },
-    /// The size of the zone in the array does not follow from its height and its members.
+    /// The size of the zone in the array does not follow from its height and its members, or is not a multiple of a
+    /// block.
     Size {
-        /// The expected size, in bytes.
+        /// The expected size, in bytes. The last zone of a raid0 array may be shorter (see
+        /// [`crate::Spec::raid0_end_bytes`]).
         expected: u64,
         /// The size in the table, in bytes.
         found: u64,
     },
-    /// The zone's start on the members is not a multiple of a block, or its height is zero or not a multiple of the chunk (with
-    /// raid1, of a block).
+    /// The zone's start on the members is not a multiple of a block, or its height (the bytes that it takes of each
+    /// member) is zero or not a multiple of the chunk (with raid1, of a block).
     Unaligned,
     /// The zone has too few members for the level, more members than the array, or, with concat, more than one.
     Width {

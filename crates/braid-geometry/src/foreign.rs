@@ -64,7 +64,7 @@ pub(crate) struct RowOrder {
     width: u16,
 }
 
-/// The order of the data in the slots of a row.
+/// The slots that hold data chunk 0, 1, 2 and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DataOrder {
     /// From slot `first` to the right, wrapping around within the first `rotation` slots.
@@ -139,9 +139,9 @@ impl RowOrder {
         })
     }
 
-    /// Returns the exponent of the Q coefficient of the first data chunk; 0 without Q. Following chunks have the following
-    /// exponents, wrapping around. md assigns exponents to the data slots from the slot after Q to the right, wrapping around
-    /// (`raid6_d0`, `raid6_idx_to_slot`).
+    /// Returns the exponent of the Q coefficient of the first data chunk; 0 without Q. Each following chunk has the
+    /// next exponent, and after the highest one 0. md assigns exponents to the data slots from the slot after Q to the
+    /// right, wrapping around (`raid6_d0`, `raid6_idx_to_slot`).
     pub fn first_coefficient(&self) -> u16 {
         let Some(q) = self.q else { return 0 };
         let steps = (self.data(0) + self.width - q - 1) % self.width;

@@ -28,7 +28,7 @@ pub struct Geometry {
     /// The ends of all zones, as offsets in the array.
     ends: Vec<u64>,
     pub(crate) compiled: Vec<CompiledZone>,
-    /// The members of all zones, in the order of the zones.
+    /// The slot table; see [`Geometry::slots`].
     pub(crate) slots: Vec<u16>,
     spec: Spec,
     member_data_bytes: Vec<u64>,
@@ -60,9 +60,10 @@ impl Geometry {
         Ok(Geometry::compile(spec, member_data_bytes, zones))
     }
 
-    /// Lays out an existing Linux md array for reading. `member_bytes` is what md uses of each member, in bytes. At levels with
-    /// redundancy md uses the same size of all members. Besides the layouts of [`Geometry::plan`], it accepts those of
-    /// [`crate::Level::md_only_layouts`]. Mirrors and concats need not end on a block boundary, only on a sector boundary.
+    /// Lays out an existing Linux md array for reading. `member_bytes` are the sizes, in bytes, that md uses of each
+    /// member's data; at levels with redundancy all are the same. Besides the layouts of [`Geometry::plan`], this
+    /// accepts those of [`crate::Level::md_only_layouts`]. Mirrors and concats need not end on a block boundary, only
+    /// on a sector boundary. Levels with redundancy get a single zone.
     ///
     /// # Errors
     /// As [`Geometry::plan`].
@@ -136,7 +137,8 @@ impl Geometry {
         self.member_range(index, zone, array_offset - zone.array_start, 0)
     }
 
-    /// Returns the member in each slot: the members of all zones, in the order of the zones.
+    /// Returns the slot table, which has the member in each slot of every zone, in the order of the zones. Within a
+    /// zone the members are in ascending order, which raid0 with [`crate::Layout::Original`] rotates.
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots

@@ -7,13 +7,15 @@ impl Geometry {
     /// Returns the geometry of the array after members have grown or were added. `member_data_bytes` are the new sizes of all
     /// data areas, in bytes, with the new members after the existing ones.
     ///
-    /// Every existing byte of the array keeps its location, and the new capacity is added at the end of the array. The last
-    /// zone is extended if all of its members have free space directly after it. The remaining free space is divided into
-    /// further zones: between one height and the next, the members with free space after everything that they hold form a
-    /// zone. With [`ZonePolicy::Single`] the only zone is extended, or the array does not grow.
+    /// Every existing byte of the array keeps its location, and the new capacity is added at the end of the array. The
+    /// last zone is extended if exactly its members have free space directly after it. If another member, a new one for
+    /// example, has free space at that height, too, a further zone over all of them begins there instead. The remaining
+    /// free space is divided into further zones: between one height and the next, the members with free space above
+    /// every zone that they hold form a zone. With [`ZonePolicy::Single`] the only zone is extended, or the array does
+    /// not grow.
     ///
-    /// Free space below something that a member already holds stays unused. It exists where a member was the only one with
-    /// free space at that height and was later used by a higher zone.
+    /// Free space of a member below one of its zones stays unused. It exists where too few members had free space at
+    /// that height for a zone, and a higher zone was later laid out on the member.
     ///
     /// # Errors
     /// [`GeometryError::NoGrowth`] if no capacity would be gained; a member that is smaller than what it holds; and as
@@ -24,7 +26,7 @@ impl Geometry {
     }
 }
 
-/// A span of free space at the same height of some members.
+/// Free space of some members at the same heights, from `start` to `end`, in bytes from the start of their data areas.
 struct Span {
     start: u64,
     end: u64,
@@ -35,7 +37,8 @@ fn grown_zones(spec: &Spec, old: &[Zone], sizes: &[u64]) -> Result<Vec<Zone>, Ge
     spec.check(sizes.len())?;
     check_total(sizes)?;
     let unit = spec.unit_bytes();
-    // For each member, the start and the end of its usable free space.
+    // For each member, the start and the end of its usable free space: from the end of its highest zone, in whole
+    // units.
     let mut free = Vec::with_capacity(sizes.len());
     for (member, &data_bytes) in (0u16..).zip(sizes) {
         let used =
@@ -64,7 +67,8 @@ fn grown_zones(spec: &Spec, old: &[Zone], sizes: &[u64]) -> Result<Vec<Zone>, Ge
     }
     if let Some(last) = zones.last_mut() {
         last.member_bytes += extension.map_or(0, |span| span.end - span.start);
-        // The last zone may have been truncated. It gets its full size, because the next zone starts at its end.
+        // The last zone of a raid0 array may have been truncated (`Spec::raid0_end_bytes`). It gets its full size: the
+        // next zone starts at its end, and only the last zone may be truncated.
         last.array_bytes = zone_bytes(spec, last.members.len(), last.member_bytes)?;
     }
     for Span { start, end, members } in spans {

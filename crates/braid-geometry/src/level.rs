@@ -20,7 +20,8 @@ pub enum Level {
     Raid6,
 }
 
-/// The order of chunks within a zone, with the names of Linux md.
+/// The order of chunks within a zone, with the names of Linux md. *Read only* marks layouts that md creates: Braid
+/// reads such arrays, and does not create them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Layout {
     /// Concat: the members in order.
@@ -35,8 +36,8 @@ pub enum Layout {
     Near,
     /// Raid5 and raid6: parity rotates to the left from stripe to stripe, and the data starts after it.
     LeftSymmetric,
-    /// Raid10: the members are divided into one part per copy, and each further copy is in the next part, one member further. Read
-    /// only.
+    /// Raid10: each member's data area is divided into one section per copy, and each further copy is in the next
+    /// section, one member further. Read only.
     Far,
     /// Raid10: each further copy is in the next row, one member further. Read only.
     Offset,
@@ -141,8 +142,8 @@ impl Level {
         }
     }
 
-    /// Returns the aliases of the level that [`Level::parse_name_or_alias`] accepts: its number, and names that other systems use. The API accepts
-    /// the name only.
+    /// Returns the aliases of the level that [`Level::parse_name_or_alias`] accepts: its number, and names that other
+    /// systems use. The API accepts the name only.
     #[must_use]
     pub const fn aliases(self) -> &'static [&'static str] {
         match self {

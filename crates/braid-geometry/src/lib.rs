@@ -8,8 +8,13 @@
 //! ([`Geometry::runs`], [`Geometry::runs_strided`]).
 //!
 //! What it guarantees: every byte of the array has exactly one location (or exactly *n*, with *n* copies), no location
-//! holds two bytes of the array, no location is outside its member, and the map has an inverse. Within a zone the layouts
-//! are those of Linux md.
+//! holds two bytes of the array, no location is outside its member, and the map has an inverse. Within a zone the
+//! layouts are those of Linux md.
+//!
+//! Words: a member's *data area* is the part of the disk that holds the array; offsets on a member count from its
+//! start. A *height* is such an offset, or a number of bytes that a zone takes of each of its members. A *slot* is a
+//! position in the order in which a zone's layout distributes chunks over its members; a zone of *k* members has *k*
+//! slots. A *row* is one chunk at the same height in every slot: with parity, a stripe.
 //!
 //! What it never does: perform I/O, read a clock, allocate memory in `locate`, `copies` or the stripe functions, or depend
 //! on another crate.
@@ -43,7 +48,8 @@ pub use strided::{RunsStrided, StridedRun};
 pub use stripe::{Stripe, StripePart, StripePosition, StripeRole};
 pub use zones::Zone;
 
-/// The allocation unit on a disk, in bytes. Chunks, zones and member spans are multiples of it.
+/// The allocation unit on a disk, in bytes. Chunks, zones and member spans are multiples of it. Only
+/// [`Geometry::imported`] lays out mirrors and concats of Linux md to the sector of 512 bytes.
 pub const BLOCK_BYTES: u64 = 4096;
 
 /// The maximum chunk size, in bytes.

@@ -30,7 +30,7 @@ impl ContentKind {
     }
 }
 
-/// The content of a member's data area at an offset.
+/// The content of a member's data area at an offset. Offsets are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberContent {
     /// A copy of a byte of the array.
@@ -44,7 +44,7 @@ pub enum MemberContent {
     },
     /// Parity.
     Parity {
-        /// The number of its stripe.
+        /// The number of its stripe (see [`crate::Stripe::number`]).
         stripe: u64,
         /// False: P. True: Q.
         q: bool,

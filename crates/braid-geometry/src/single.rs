@@ -30,7 +30,7 @@ pub struct SingleCopyMap {
     zones: Box<[SingleZone]>,
 }
 
-/// The location of a range, as [`SinglePlaces::locate`] returns it.
+/// The location of a range, as [`SingleCopyMap::locate`] returns it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SingleCopyLocation {
     /// Index into [`Geometry::slots`], which gives the member.

@@ -9,11 +9,11 @@ pub struct Spec {
     pub level: Level,
     /// One of [`Level::layouts`].
     pub layout: Layout,
-    /// The chunk size: the number of contiguous bytes on one member, a multiple of 4 KiB up to 64 MiB. Concat rounds each member
-    /// down to it. Raid1 does not use it.
+    /// The chunk size: the number of contiguous bytes on one member, a multiple of 4 KiB up to 64 MiB. Concat uses it
+    /// only to round down the size of each member. Raid1 does not use it, but it must be valid there, too.
     pub chunk_bytes: u64,
-    /// Raid10: the number of copies of each chunk, at least 2. Raid1 has a copy on each member; 1 permits an array of one member.
-    /// The other levels do not use it.
+    /// Raid10: the number of copies of each chunk, at least 2. Raid1 always has a copy on each member; the value 1
+    /// permits a raid1 array with a single member. The other levels do not use it.
     pub copies: u16,
     /// Whether the array uses capacity that only some of its members have.
     pub zones: ZonePolicy,
@@ -31,7 +31,7 @@ impl Spec {
     pub const fn min_members(&self) -> usize {
         match self.level {
             Level::Concat | Level::Raid0 => 1,
-            // A mirror of one member is requested explicitly. It guarantees no second copy, and may get one later.
+            // With `copies` 1 the user has requested a mirror of one member, to which members may be added later.
             Level::Raid1 if self.copies == 1 => 1,
             Level::Raid1 | Level::Raid5 => 2,
             Level::Raid10 => self.copies as usize,
@@ -85,10 +85,10 @@ impl Spec {
 
     /// Returns the number of bytes that a raid0 member with `rounded_bytes` of whole chunks contributes to the size of the array.
     ///
-    /// It contributes all of them if the chunk size is a power of two. Else Linux md masks the member's size with the bits of the
-    /// chunk size instead of dividing (`raid0_size` in the kernel's `raid0.c`, as the arrays with 96 KiB chunks in
-    /// `tests/golden/md-layouts` show), and the array ends up to one chunk per member earlier. Braid does the same, so that an
-    /// array that either creates is the same block device with the other.
+    /// It contributes all of them if the chunk size is a power of two. For other chunk sizes Linux md clears the bits
+    /// of `chunk_bytes - 512` in the member's size instead of dividing (`raid0_size` in the kernel's `raid0.c`, as the
+    /// arrays with 96 KiB chunks in `tests/golden/md-layouts` show). The array then ends up to one chunk per member
+    /// earlier. Braid does the same, so that md and Braid give an array the same size, whichever of them created it.
     #[must_use]
     pub const fn raid0_end_bytes(&self, rounded_bytes: u64) -> u64 {
         const SECTOR_BYTES: u64 = 512;

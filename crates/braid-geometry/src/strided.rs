@@ -7,7 +7,8 @@ use crate::cell::Cell;
 use crate::compiled::CompiledZone;
 use crate::{BLOCK_BYTES, ContentKind, Geometry, Run};
 
-/// `count` runs at a fixed step: run *k* is `first` shifted by *k* steps.
+/// `count` runs at a fixed step: run *k* (from 0) is `first` with *k* steps added to its start on the member and in the
+/// array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StridedRun {
     /// The first run.

@@ -6,8 +6,8 @@ use crate::{Geometry, MemberContent};
 /// The role of a chunk in its stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StripeRole {
-    /// The data chunk with this index, counted from 0 in the order of the array. Its coefficient in Q is 2^index (but see
-    /// [`Stripe::first_coefficient`]).
+    /// The data chunk with this index, counted from 0 in the order of the array. Its coefficient in Q is 2^index in
+    /// GF(2^8), unless [`Stripe::first_coefficient`] is not 0.
     Data(u16),
     /// The first parity.
     P,
@@ -24,7 +24,7 @@ pub struct Stripe<'a> {
     pub zone: u16,
     /// The number of the stripe within its zone, counted from 0.
     pub index_in_zone: u64,
-    /// The offset of the stripe's first byte of data in the array.
+    /// The offset in the array of the stripe's first byte of data, in bytes.
     pub array_start: u64,
     /// The offset of the stripe's chunk in the data area of each of its members, in bytes.
     pub member_offset: u64,
@@ -45,14 +45,14 @@ pub struct StripePosition<'a> {
     pub stripe: Stripe<'a>,
     /// The role of its chunk in the stripe.
     pub role: StripeRole,
-    /// The offset of the byte in the chunk.
+    /// The offset of the byte in the chunk, in bytes.
     pub chunk_offset: u64,
 }
 
 /// A part of one data chunk of a stripe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StripePart {
-    /// The index of the data chunk.
+    /// The index of the data chunk, as in [`StripeRole::Data`].
     pub index: u16,
     /// The offset of the part in the chunk, in bytes.
     pub chunk_offset: u64,

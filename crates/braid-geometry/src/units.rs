@@ -87,7 +87,8 @@ fn parse(text: &str) -> Result<u64, String> {
     let too_large = || "more than 16 EiB".to_owned();
     let whole: u128 = whole.parse().map_err(|_| too_large())?;
     let mut bytes = whole.checked_mul(scale).ok_or_else(too_large)?;
-    // Twelve decimals resolve one byte of a TB, and further ones are ignored. The product is below 10^12 · 2^60, which fits in 128 bits.
+    // Twelve decimals resolve one byte of a TB, and further ones are ignored. The product is below 10^12 · 2^60, which
+    // fits in 128 bits.
     let decimals = &fraction[..fraction.len().min(12)];
     if !decimals.is_empty() {
         let value: u128 = decimals.parse().map_err(|_| too_large())?;

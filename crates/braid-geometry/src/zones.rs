@@ -43,8 +43,10 @@ pub(crate) fn check_total(member_data_bytes: &[u64]) -> Result<(), GeometryError
     Ok(())
 }
 
-/// Derives the zones of an array. Each member is rounded down to whole chunks (with raid1, blocks). Between one height and the
-/// next, the members that still have capacity form a zone. Zones with too few members for the level are omitted.
+/// Derives the zones of an array. The size of each member's data area is rounded down to whole chunks (with raid1,
+/// blocks). The distinct rounded sizes are the heights at which zones end: between one height and the next, the members
+/// that are large enough form a zone. Zones with too few members for the level are omitted. With concat each member is
+/// a zone.
 pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
     spec.check(member_data_bytes.len())?;
     check_total(member_data_bytes)?;
@@ -58,8 +60,8 @@ pub(crate) fn plan(spec: &Spec, member_data_bytes: &[u64]) -> Result<Vec<Zone>, 
     zones.ok_or(GeometryError::TooLarge)
 }
 
-/// Derives the zones of an existing md array. Members of concats and mirrors are rounded to sectors only: everything that md
-/// uses of them is used.
+/// Derives the zones of an existing md array. The sizes of members of concats and mirrors are rounded down to sectors
+/// only, since md uses a last, partial block, too.
 pub(crate) fn imported(spec: &Spec, member_bytes: &[u64]) -> Result<Vec<Zone>, GeometryError> {
     const SECTOR_BYTES: u64 = 512;
     spec.check_imported(member_bytes.len())?;
@@ -141,7 +143,8 @@ pub(crate) fn check(spec: &Spec, member_data_bytes: &[u64], zones: &[Zone]) -> R
     spec.check(member_data_bytes.len())?;
     check_total(member_data_bytes)?;
     let shared = spec.level != Level::Concat;
-    // Each growth may add zones. The limit bounds the time of the check below.
+    // Each growth may add zones. The limit bounds the time of the check below, which compares each zone with all
+    // earlier ones.
     let zones_max = if shared && spec.zones == ZonePolicy::Single { 1 } else { ZONES_MAX };
     if zones.is_empty() || zones.len() > zones_max {
         return Err(GeometryError::BadZone { zone: zones.len().min(zones_max), fault: ZoneFault::Count });
