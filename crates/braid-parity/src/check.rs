@@ -20,10 +20,10 @@ pub enum StripeDamage {
 }
 
 impl Parity {
-    /// Returns whether P is the XOR of the data.
+    /// Returns whether P is the XOR of the data. An empty data block counts as zeros.
     ///
     /// # Panics
-    /// If blocks differ in length, or if there are more than [`crate::DATA_MAX`] data blocks.
+    /// If a data block is neither empty nor as long as `p`, or if there are more than [`crate::DATA_MAX`] data blocks.
     #[must_use]
     pub fn agrees(self, p: &[u8], data: &[&[u8]]) -> bool {
         check_lengths(p.len(), data);
@@ -70,7 +70,7 @@ impl Parity {
             }
         });
         match candidate {
-            // An empty or absent block counts as zeros, and cannot be damaged.
+            // No data block has this index, or the block is empty: it counts as zeros, and cannot be damaged.
             Some(i) if data.get(i).is_none_or(|block| block.is_empty()) => StripeDamage::Multiple,
             Some(i) if !(self.kernels.syndromes)(power(i), p, q, data).ratio_differs => StripeDamage::Data(i),
             _ => StripeDamage::Multiple,

@@ -41,7 +41,7 @@ impl Parity {
     /// If `p` or `q` is empty, it is not updated. If `old` or `new` is empty, it counts as zeros.
     ///
     /// # Panics
-    /// If blocks differ in length, or if `index` is not below [`DATA_MAX`].
+    /// If nonempty blocks differ in length, or if `index` is not below [`DATA_MAX`].
     pub fn update(self, p: &mut [u8], q: &mut [u8], index: usize, old: &[u8], new: &[u8]) {
         assert!(index < DATA_MAX, "data block {index} of a stripe");
         let len = p.len().max(q.len());

@@ -60,18 +60,19 @@ fn tiles(len: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len).step_by(TILE).map(move |from| (from, len.min(from + TILE)))
 }
 
-/// P' and Q' of a tile, over the groups of data blocks with the higher coefficients.
+/// P' and Q' (see [`Rule`]) of a tile, summed over the groups of data blocks that were processed so far. The groups are
+/// processed from the highest coefficients to the lowest, as Horner's rule needs.
 struct TileSums {
     of_p: [u8; TILE],
     of_q: [u8; TILE],
 }
 
-/// The sums of the preceding groups. They are empty for a narrow stripe.
+/// The sums of the preceding groups of a tile. They are empty for the first group, and for a stripe of a single group.
 #[derive(Clone, Copy)]
 struct CarriedSums<'a> {
     of_p: &'a [u8],
     of_q: &'a [u8],
-    /// The start of the tile in the blocks.
+    /// The offset of the tile in the blocks, in bytes.
     from: usize,
 }
 
@@ -105,7 +106,8 @@ impl ColumnOperation for GatherSums<'_> {
     }
 }
 
-/// Applies `$operation` to every byte of a stripe, with the data blocks of the lowest group and the sums of the other groups.
+/// Applies `$operation` to every byte of a stripe. The operation gets the data blocks with the lowest coefficients, at
+/// most [`GROUP`], as `$low`, and the sums over all other data blocks as `$carried`.
 ///
 /// # Safety
 /// The processor must have `V`, and every block must be `len` bytes long or empty.
@@ -188,7 +190,8 @@ unsafe fn add_times<V: Vector, const N: usize>(sums: &mut [V; N], factor: u8, ot
     }
 }
 
-/// Returns P' and Q' over the nonempty data blocks and the sums of the preceding groups.
+/// Returns P' and Q' over the nonempty data blocks and the sums of the preceding groups. An empty block counts as
+/// zeros, but keeps its coefficient.
 ///
 /// # Safety
 /// As [`ColumnOperation::column`]; the tile of `carried` must start at `carried.from`.

@@ -18,21 +18,24 @@ mod portable;
 mod ssse3;
 mod vector;
 
-/// The computation of the outputs from P' and Q', the parity of the nonempty data blocks, to which `p` and `q` are added if they
-/// are not empty.
+/// How the outputs `first` and `second` of [`Kernels::combine`] are computed.
+///
+/// P' is the XOR of the nonempty data blocks, plus `p` unless that is empty; Q' is the weighted sum of the same blocks,
+/// plus `q` unless that is empty. In GF(2^8), addition is XOR.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Rule {
-    /// `first` = P', `second` = Q'.
+    /// Computes P and Q: `first` = P', `second` = Q'.
     Encode,
-    /// `first` = of_p · P' + of_q · Q', `second` = P' + `first`.
+    /// Recovers two lost data blocks: `first` = of_p · P' + of_q · Q', `second` = P' + `first`.
     TwoData { of_p: u8, of_q: u8 },
-    /// `first` = factor · Q', `second` = P' + `first`.
+    /// Recovers a lost data block with coefficient 1 / factor, and P: `first` = factor · Q', `second` = P' + `first`.
     DataAndP { factor: u8 },
-    /// `first` = P', `second` = Q' + factor · `first`.
+    /// Recovers a lost data block with coefficient factor, and Q: `first` = P', `second` = Q' + factor · `first`.
     DataAndQ { factor: u8 },
 }
 
-/// Properties of the syndromes P + P' and Q + Q' over all bytes.
+/// Properties of the syndromes over all bytes of a stripe. Here P' and Q' are the sums over the data blocks alone, and
+/// P and Q the stored parity blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Syndromes {
     /// P + P' is nonzero at some byte.
@@ -47,9 +50,10 @@ pub(crate) struct Syndromes {
 pub(crate) type XorFn = fn(&mut [u8], bool, &[u8], &[&[u8]]);
 /// `(rule, first, second, p, q, data)`: computes `first` and `second` by the [`Rule`].
 pub(crate) type CombineFn = fn(Rule, &mut [u8], &mut [u8], &[u8], &[u8], &[&[u8]]);
-/// `(p, q, factor, old, new)`: updates `p` and `q` after a data block has changed.
+/// `(p, q, factor, old, new)`: updates `p` and `q` after the data block with the coefficient `factor` has changed from
+/// `old` to `new`.
 pub(crate) type UpdateFn = fn(&mut [u8], &mut [u8], u8, &[u8], &[u8]);
-/// `(factor, p, q, data)`: returns the properties of the syndromes.
+/// `(factor, p, q, data)`: returns the properties of the syndromes. `factor` is only for [`Syndromes::ratio_differs`].
 pub(crate) type SyndromesFn = fn(u8, &[u8], &[u8], &[&[u8]]) -> Syndromes;
 
 /// The loops of one implementation. All slices of a call have the same length or are empty.
