@@ -1,8 +1,11 @@
 //! The on-disk write-intent bitmap, which each member holds: two bits for each region of the array.
 //!
-//! A region is *unwritten* (it reads as zeros, whatever the members hold), *clean* (written, and equal on all members)
-//! or *dirty* (written, and possibly different). *Preparing* is the step from unwritten to dirty: the region is being
-//! zeroed on all members, and still reads as zeros.
+//! | `written` | `dirty` | state of the region |
+//! |---|---|---|
+//! | 0 | 0 | *unwritten*: it reads as zeros, whatever the members hold |
+//! | 0 | 1 | *preparing*: it is being zeroed on all members, and still reads as zeros |
+//! | 1 | 1 | *dirty*: it was written, and the members may differ |
+//! | 1 | 0 | *clean*: it was written, and the members agree |
 //!
 //! The bits are in sectors of 512 bytes, each with a checksum, its number and a tag of the array. Disks write a sector
 //! atomically, so each sector is the old or the new one, and both are valid states of its regions: a bit that is set on
@@ -26,7 +29,7 @@ pub const REGIONS_PER_BLOCK: u32 = WORDS_PER_BLOCK as u32 * 64;
 pub const REGION_BYTES_MAX: u32 = 4 << 20;
 /// Maximum number of regions of an array: region numbers have 32 bits.
 pub const REGIONS_MAX: u64 = u32::MAX as u64;
-/// Minimum size of a region of a new array, in bytes.
+/// Minimum size of a region of a new array, in bytes. Labels may record smaller ones, down to 4096.
 pub const REGION_BYTES_MIN: u32 = 64 << 10;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"BRBM");
@@ -55,7 +58,7 @@ const _: () = assert!(SECTORS_PER_BLOCK * SECTOR_BYTES == BLOCK_BYTES as usize);
 pub struct BitmapBlock {
     /// Written since the array was created.
     pub written: [u64; WORDS_PER_BLOCK],
-    /// Possibly different on the members; without *written*: being prepared.
+    /// The members may differ; where `written` is not set, the region is being prepared.
     pub dirty: [u64; WORDS_PER_BLOCK],
 }
 
@@ -84,7 +87,8 @@ pub fn bytes_for(regions: u64) -> u64 {
     regions.div_ceil(u64::from(REGIONS_PER_BLOCK)) * BLOCK_BYTES
 }
 
-/// Returns the region size for an array of this size: 4 MiB for large arrays, less for small ones, at least 64 KiB.
+/// Returns the region size for a new array of this size, in bytes: 1/1024 of the array, rounded up to a power of two,
+/// from 64 KiB to 4 MiB.
 pub fn region_bytes_for(array_bytes: u64) -> u32 {
     let wanted = (array_bytes / 1024).next_power_of_two();
     wanted.clamp(u64::from(REGION_BYTES_MIN), u64::from(REGION_BYTES_MAX)) as u32
@@ -98,7 +102,7 @@ pub(crate) fn tag(array: &Uuid) -> u32 {
 /// Encodes block `block` of an array's bitmap into `bytes`.
 ///
 /// # Panics
-/// When the number is larger than that of any block.
+/// When the numbers of the block's sectors do not fit in 32 bits.
 pub fn encode(array: &Uuid, block: u32, bits: &BitmapBlock, bytes: &mut [u8; BLOCK_BYTES as usize]) {
     for (k, out) in bytes.as_chunks_mut::<SECTOR_BYTES>().0.iter_mut().enumerate() {
         let words = k * WORDS_PER_SECTOR..(k + 1) * WORDS_PER_SECTOR;

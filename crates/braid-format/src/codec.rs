@@ -29,7 +29,8 @@ impl Label {
         }
     }
 
-    /// Encodes the label. Fails when the format cannot represent a field, or when `decode` would refuse it.
+    /// Encodes the label, with both checksums. Fails when the format cannot represent a field, or when `decode` would
+    /// refuse the result.
     pub fn encode(&self) -> Result<[u8; LABEL_BYTES], LabelError> {
         let too_much = |field: &'static str, reason: String| LabelError::Field { field, reason };
         let (array, member) = (&self.array, &self.member);

@@ -30,7 +30,8 @@ pub struct CopyReport<L = Label, H = Header> {
     pub offset: u64,
     /// The label, if it is valid.
     pub label: Result<L, LabelError>,
-    /// The label that the fields make, if they do, regardless of the checksums: for display, not to be relied on.
+    /// The label as its fields describe it, even if a checksum is wrong; `None` if a field prevents that. Only for
+    /// display: its content may be damaged.
     pub readable: Option<L>,
     /// The content of the first sector, if that sector is valid.
     pub header: Option<H>,
@@ -105,8 +106,9 @@ impl<L, H> CopyReport<L, H> {
     }
 }
 
-/// Returns where to read the copy of a label, an array's or a pool's: where the disk's first block says, else the
-/// disk's last whole block. `None` when the disk is too small for two blocks.
+/// Returns the offset, in bytes, at which to read the copy of the label of an array or a pool: the `copy_start` of the
+/// label in the disk's first block if that label is readable and the offset is on the disk, else the disk's last whole
+/// block. `None` when the disk is too small for two blocks.
 pub fn recorded_copy_offset(start_block: &[u8], device_bytes: u64) -> Option<u64> {
     let last = copy_offset(device_bytes)?;
     let said = Label::decode(start_block).map(|label| label.member.layout.copy_start);
@@ -204,7 +206,7 @@ fn examine_as<L: Kind>(start_block: &[u8], end_block: &[u8], device_bytes: u64) 
     Examined { device_bytes, start, end, differences, size_problems }
 }
 
-/// Returns what contradicts a label at this offset on a disk of this size.
+/// Returns why a label cannot belong to this offset of a disk of this size; `None` if it can.
 fn size_problem<L: Kind>(label: &L, offset: u64, device_bytes: u64) -> Option<String> {
     let misplaced = || {
         let [start, copy] = label.label_offsets();

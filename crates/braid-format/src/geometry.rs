@@ -37,8 +37,8 @@ impl ArrayPart {
                 .checked_add(array_bytes)
                 .ok_or_else(|| refuse("zones", format!("the array ends beyond any number at zone {i}")))?;
         }
-        // A raid0 whose chunk is not a power of two may end a little before its last zone. The geometry bounds by how
-        // much.
+        // A raid0 array whose chunk is not a power of two may end before its last zone does, by at most
+        // `truncated_bytes_max` (see `Spec::raid0_end_bytes`).
         let cut = array_start.saturating_sub(self.array_bytes);
         if let Some(last) = zones.last_mut()
             && cut < last.array_bytes

@@ -48,9 +48,10 @@ pub struct ArrayPart {
     pub created_unix_s: u64,
     /// The lineage of this label.
     pub lineage: Lineage,
-    /// Random id of the array's last session (from a start to the next stop); 0: never started.
+    /// Random id of the array's last session (from a start to the next stop); 0: never started. Its lowest bit is clear
+    /// while the start is in progress, and set once the array may have served.
     pub session: u64,
-    /// The `session` of the label from which that session was started; 0: never started.
+    /// The `session` of the label from which the last start began; 0: never started before.
     pub previous_session: u64,
     /// Replication epoch, which fences older controllers.
     pub epoch: u64,
@@ -81,13 +82,14 @@ pub struct MemberPart {
     pub reserved: [u8; 4],
 }
 
-/// Journal marks that recovery ignores: the stripes that they name were durable in place on all survivors when a label
-/// recorded the drop of a member.
+/// Journal marks ([`EntryKind::Mark`](crate::journal::EntryKind::Mark)) that recovery ignores. When a member is
+/// dropped, the stripes that these marks name are durable in place on all remaining members before the label records
+/// the drop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RetiredMarks {
     /// The journal run; 0: no marks are retired.
     pub run: u64,
-    /// Marks of batches up to this one are retired.
+    /// Sequence number of the last batch of that run whose marks are retired.
     pub batch: u64,
 }
 
@@ -170,7 +172,7 @@ pub struct Ancestor {
 }
 
 impl Ancestor {
-    /// The value of `believed_from` for a lineage from which no returning member is accepted.
+    /// The value of `accepted_from` for a lineage from which no returning member is accepted.
     pub const NONE_ACCEPTED: u64 = (1 << 48) - 1;
 
     /// Returns a lineage from which no returning member is accepted.
@@ -213,15 +215,15 @@ pub struct Job {
     pub kind: JobKind,
     /// Whether it runs.
     pub state: JobState,
-    /// The member that it works on.
+    /// The slot of the member that it works on.
     pub target: Option<u16>,
-    /// The member that it copies from.
+    /// The slot of the member that it copies from.
     pub source: Option<u16>,
     /// The job's number.
     pub number: u64,
-    /// Everything before this byte is done.
+    /// Offset in the array, in bytes: everything before it is done.
     pub position_bytes: u64,
-    /// Where it ends, in bytes.
+    /// Offset in the array at which the job ends, in bytes.
     pub end_bytes: u64,
     /// Limit in bytes a second; 0: the default.
     pub rate_bytes_per_s: u64,

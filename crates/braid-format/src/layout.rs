@@ -5,7 +5,8 @@
 //! | label | free   | bitmap  | journal | data …             | copy of the label |
 //! ```
 //!
-//! The metadata area is the same at every level, so that an array can gain redundancy without moving data.
+//! On a disk below 1 GiB the bitmap is at 64 KiB, the journal at 256 KiB and the data at 1 MiB. The metadata area is
+//! the same at every level, so that an array can gain redundancy without moving data.
 
 use crate::BLOCK_BYTES;
 
@@ -110,8 +111,8 @@ impl DiskLayout {
         })
     }
 
-    /// Returns the layout of a dedicated journal disk of this size. Its journal area takes what is the data area on
-    /// other disks but for one block, because a data area is never empty.
+    /// Returns the layout of a dedicated journal disk of this size. The journal area extends over the space that is the
+    /// data area on other disks, except for the last block: a label's data area is never empty.
     pub fn for_journal(device_bytes: u64) -> Result<DiskLayout, LayoutError> {
         let places = DiskLayout::for_device(device_bytes)?;
         let data_start = places.copy_start - BLOCK_BYTES;
@@ -122,8 +123,9 @@ impl DiskLayout {
         })
     }
 
-    /// Returns the layout after the disk has grown: the copy of the label is in the last whole block, everything else
-    /// stays. [`DiskLayout::with_data`] can then enlarge the data area. `None` where nothing is gained.
+    /// Returns the layout after the disk has grown to `device_bytes`: the copy of the label is in the last whole block,
+    /// everything else stays. [`DiskLayout::with_data`] can then enlarge the data area. `None` if the copy would not
+    /// move towards the end, or if the data area is behind the copy.
     pub fn grown_to(&self, device_bytes: u64) -> Option<DiskLayout> {
         let copy_start = copy_offset(device_bytes.min(DEVICE_BYTES_MAX))?;
         let is_last = self.copy_start >= self.data.end()?;
@@ -131,7 +133,7 @@ impl DiskLayout {
         (is_last && larger).then_some(DiskLayout { device_bytes, copy_start, ..*self })
     }
 
-    /// Returns the room for data between the start of the data area and the copy of the label, in bytes.
+    /// Returns the largest size that the data area can have, in bytes: from its start to the copy of the label.
     pub fn room_bytes(&self) -> u64 {
         self.copy_start.saturating_sub(self.data.start).max(self.data.bytes)
     }

@@ -1,9 +1,10 @@
 //! Ranges of counters, which leave room for arithmetic.
 //!
 //! Bytes from a disk, shared memory or another node may hold any number under a right checksum. A reader accepts at
-//! most half of what a writer may write. A program that starts at the reader's limit can count 2^62 steps before it
-//! exceeds the writer's: a thousand million a second for 146 years. So `n + 1`, `n + 2^20` and `n * 2` of an accepted
-//! number neither overflow nor exceed what can be written. `docs/internals/format/README.md`, *Ranges*, lists the limit of every field.
+//! most half of what a writer may write. A program that starts at the reader's limit can count almost 2^62 steps before
+//! it exceeds the writer's: a thousand million a second for 146 years. So `n + 1` and `n + 2^20` of an accepted number
+//! never exceed what can be written, and `n * 2` does not overflow. `docs/internals/format/README.md`, *Ranges*, lists
+//! the limit of every field.
 
 /// The largest counter that a reader accepts: sequences, generations, commits, marks, sessions, votes, versions and
 /// jobs.

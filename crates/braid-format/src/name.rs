@@ -27,7 +27,7 @@ impl Name {
         }
     }
 
-    /// The text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -66,17 +66,19 @@ pub struct StoredRegister {
     pub voter: u8,
     /// Increases with every change, from 1. Of two registers the one with the higher generation is current.
     pub generation: u64,
-    /// The epoch of the only controller whose requests are accepted; 0: there has been none.
+    /// The epoch of the controller whose requests this voter accepts, to the exclusion of all others; 0: there has been
+    /// none.
     pub epoch: u64,
     /// The controller of that epoch; nil: there has been none.
     pub controller: Uuid,
     /// The controller has released the volume: it stopped cleanly.
     pub released: bool,
-    /// The boot id of this node under which the replica was valid when the vote was recorded; nil: it was not valid.
+    /// The boot id of the voter's node under which the controller that cast the vote trusted its replica; nil: it did
+    /// not. After another boot the replica may lack writes that were acknowledged and not flushed.
     pub boot_id: Uuid,
     /// The epoch of the vote; 0: the initial vote, from the volume's creation.
     pub vote_epoch: u64,
-    /// The vote's number in its epoch, from 1; 0 with epoch 0.
+    /// The vote's number in its epoch, from 1; 0 if `vote_epoch` is 0.
     pub vote_sequence: u64,
     /// The lineage of the replicas that the vote is for.
     pub lineage: u64,
@@ -218,7 +220,7 @@ impl StoredRegister {
     /// request: the other slot may be older or damaged, and what was read may still be in a volatile cache.
     ///
     /// # Errors
-    /// When neither slot holds a register: the voter has lost its votes, and must not vote.
+    /// When neither slot holds a valid register: the voter's persistent votes are lost, and it must not vote again.
     pub fn newest(slots: [&[u8; REGISTER_BYTES]; 2]) -> Result<StoredRegister, RegisterError> {
         match slots.map(StoredRegister::decode) {
             [Ok(first), Ok(second)] => Ok(if first.generation >= second.generation { first } else { second }),

@@ -31,9 +31,11 @@ pub enum MemberState {
 /// When an array may start degraded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum StartPolicy {
-    /// Where the level makes it safe.
+    /// The present members hold all data, and the missing ones cannot have served the array without them: together they
+    /// do not hold all data.
     ByLevel,
-    /// Whenever it is possible.
+    /// The present members hold all data. The missing ones may have served the array without them; their writes are
+    /// then lost.
     Auto,
 }
 
@@ -87,6 +89,7 @@ pub enum PoolMemberState {
     Missing,
     /// Being added: it is not a member until another member's label lists it. Only its own label has this state.
     Joining,
-    /// Missing for good: it is not a member even if it appears again. What it may have held is still unknown.
+    /// Missing, and given up by a command: it is never taken back. Blocks that volumes may have had on it read as
+    /// errors until the user accepts their loss.
     Abandoned,
 }

@@ -23,9 +23,9 @@ const REGION_BYTES_LEAST: u32 = BLOCK_BYTES as u32;
 /// Largest region of the write-intent bitmap in bytes.
 const REGION_BYTES_MAX: u32 = 4 << 20;
 
-/// Features of this version that an older program could read but not write: none so far.
+/// The bits of [`Features::read_only`] that this version knows: none so far.
 const READ_ONLY_KNOWN: u64 = 0;
-/// Features of this version that an older program must refuse: none so far.
+/// The bits of [`Features::incompatible`] that this version knows: none so far.
 const INCOMPATIBLE_KNOWN: u64 = 0;
 
 /// An invalid field.
@@ -92,7 +92,7 @@ impl Features {
 
 /// The content of a label, decoded and validated regardless of its checksums.
 pub(crate) struct Validated<L> {
-    /// The label, if its fields are good enough to make one.
+    /// The label that the fields describe; `None` if one of them has no meaning (an unknown code, for example).
     pub label: Option<L>,
     /// The problems of its fields.
     pub problems: Vec<Problem>,

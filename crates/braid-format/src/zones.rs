@@ -1,7 +1,8 @@
 //! The zone table of a label, in its two forms.
 //!
-//! Form 1 holds up to 64 zones, each a set of members. Form 2 holds up to 128 zones of one member each, for a concat of
-//! 128 disks. Form 2 is used exactly when every zone has one member, so that every table has exactly one encoding.
+//! Form 1 holds up to 64 zones, each a set of members. Form 2 holds up to 128 zones of one member each, as a concat of
+//! 128 disks needs. A table is written in form 2 exactly when every zone has one member, so every table has exactly one
+//! encoding.
 
 use zerocopy::little_endian::U16;
 use zerocopy::{FromBytes, IntoBytes};

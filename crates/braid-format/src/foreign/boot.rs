@@ -30,7 +30,8 @@ fn boot_file_system(view: &View<'_>) -> Option<(&'static str, u64, usize)> {
             return Some(("vfat", offset, 8));
         }
     }
-    // Older ones have no such text: then the fields of the BIOS parameter block must all be valid.
+    // Older FAT file systems have no such text. They are recognized if all fields of the BIOS parameter block are
+    // valid.
     let byte = |offset| view.get::<1>(offset).map_or(0, |b| b[0]);
     let jump = byte(0) == 0xe9 || (byte(0) == 0xeb && byte(2) == 0x90);
     let sector = matches!(view.le16(11), 512 | 1024 | 2048 | 4096);

@@ -47,10 +47,11 @@ const MAGICS: &[Magic] = &[
     fs("nilfs2", 1024, &[2, 0, 0, 0, 0, 0, 0x34, 0x34]),
     // Apple File System Reference: nx_magic "NXSB" after an object header of 32 bytes.
     fs("apfs", 32, b"NXSB"),
-    // Apple Technical ReconcilerEvent 1150: volume header at 1024, signature "H+" version 4, or "HX" version 5.
+    // Apple Technical Note 1150: volume header at 1024, signature "H+" version 4, or "HX" version 5.
     fs("hfsplus", 1024, &[b'H', b'+', 0, 4]),
     fs("hfsplus", 1024, &[b'H', b'X', 0, 5]),
-    // bcachefs and bcache: superblock at 4096, magic (a UUID) at 24; bcache's set label at 72.
+    // bcache and bcachefs: superblock at 4096, magic (a UUID) at 24. The UUID of a bcache device is at 40; the UUID of
+    // a bcachefs file system for users is at 56, and its label at 72.
     Magic {
         class: SignatureClass::Member,
         uuid: Some(BCACHE + 40),
@@ -84,7 +85,7 @@ pub(super) fn simple(view: &View<'_>, found: Sink<'_>) {
         let mut this = signature(magic.kind, magic.class, magic.offset, magic.bytes.len());
         this.label = magic.label.and_then(|(offset, len)| view.text(offset, len));
         this.uuid = magic.uuid.and_then(|offset| view.uuid(offset));
-        // A second copy belongs to the first.
+        // A second superblock of the same kind adds its bytes to the first signature.
         match &mut last {
             Some(first) if first.kind == this.kind => first.ranges.append(&mut this.ranges),
             _ => last.replace(this).into_iter().for_each(&mut *found),

@@ -5,7 +5,7 @@ use crate::examine::recorded_copy_offset;
 use crate::pool::{POOL_MAGIC, PoolHeader, PoolLabel};
 use crate::{BLOCK_BYTES, ByteRange, Header, LABEL_BYTES, Label, MAGIC, copy_offset};
 
-/// What one of Braid's labels says of itself.
+/// The fields of one of Braid's labels that its signature needs.
 struct BraidLabel {
     name: String,
     uuid: uuid::Uuid,
@@ -26,7 +26,8 @@ pub(super) fn braid(view: &View<'_>, found: Sink<'_>) {
         let joining = label.as_ref().is_some_and(PoolLabel::is_joining);
         let header = label.map(|label| label.header()).or_else(|| PoolHeader::decode(block))?;
         let offsets = [header.layout.label_start, header.layout.copy_start];
-        // If the addition did complete, the labels of the pool's other members say so, not this one.
+        // This label alone does not show whether the addition has completed: only the labels of the pool's other
+        // members do.
         let note = if joining { " (left from an addition that did not end)" } else { "" };
         Some(BraidLabel { name: format!("{}{note}", header.name), uuid: header.uuid, offsets })
     };
@@ -92,7 +93,7 @@ pub(super) fn md(view: &View<'_>, found: Sink<'_>) {
     }
     let Some(offset) = md_090_offset(view.device_bytes) else { return };
     let magic = |read: u32| read == MD_MAGIC || read.swap_bytes() == MD_MAGIC;
-    // major_version 0 at 4, minor_version 90 or more at 8.
+    // major_version, at 4, is 0 in both byte orders. minor_version, at 8, is not examined.
     if magic(view.le32(offset)) && view.le32(offset + 4) == 0 {
         found(signature("md 0.90", SignatureClass::Member, offset, 4));
     }
@@ -137,8 +138,9 @@ pub(super) fn luks(view: &View<'_>, found: Sink<'_>) {
     found(this);
 }
 
-/// ZFS On-Disk Specification, chapter 1: four labels of 256 KiB, two at each end of the device, which counts in whole
-/// labels; in each a list of names and values at 16 KiB.
+/// Returns the offsets of the name-value lists of a device's ZFS labels (ZFS On-Disk Specification, chapter 1): four
+/// labels of 256 KiB, two at each end of the device, whose size is rounded down to whole labels. Each has its list at
+/// 16 KiB.
 pub(super) fn zfs_offsets(device_bytes: u64) -> impl Iterator<Item = u64> {
     const LABEL: u64 = 256 << 10;
     let whole = device_bytes / LABEL * LABEL;
@@ -147,8 +149,8 @@ pub(super) fn zfs_offsets(device_bytes: u64) -> impl Iterator<Item = u64> {
     starts.into_iter().flatten().filter(move |_| fits).map(|start| start + (16 << 10))
 }
 
-/// ZFS: the list is encoded as XDR (1), of either byte order, version 0 with unique names (1), all big-endian, and has
-/// the pool's id among its first names.
+/// ZFS: a list begins with its encoding (XDR, 1) and a byte order (either), then, big-endian, version 0 and the flag
+/// for unique names (1). Its first 4 KiB must contain the name `pool_guid`.
 pub(super) fn zfs(view: &View<'_>, found: Sink<'_>) {
     let is_list = |at: &u64| {
         let head = view.get::<12>(*at);
@@ -183,8 +185,8 @@ fn zfs_name(view: &View<'_>, list: u64) -> Option<String> {
     None
 }
 
-/// DRBD with internal metadata (drbd_meta_data.h): a block of 4 KiB at the end, magic (big-endian) at 60 in version 8
-/// as in 9: 0x83740267 plus 4, 5 or 6; device_uuid at 48.
+/// DRBD with internal metadata (drbd_meta_data.h): a block of 4 KiB at the end, magic (big-endian) at 60 in versions 8
+/// and 9: 0x83740267 plus 4, 5 or 6. device_uuid is read at 40, where version 8 has it.
 pub(super) fn drbd(view: &View<'_>, found: Sink<'_>) {
     let Some(offset) = copy_offset(view.device_bytes) else { return };
     if matches!(view.be32(offset + 60), 0x8374_026b..=0x8374_026d) {

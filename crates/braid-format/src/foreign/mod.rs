@@ -43,14 +43,14 @@ pub struct Signature {
     pub label: Option<String>,
     /// Its UUID or other identity, if it has one.
     pub uuid: Option<String>,
-    /// The byte ranges that define it, ascending.
+    /// The byte ranges that identify it, ascending. Zeroing all of them removes the signature.
     pub ranges: Vec<ByteRange>,
 }
 
 /// All signatures on a disk; at least one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Signatures {
-    /// In the order of the search.
+    /// In the order in which [`identify_pieces`] searches; Braid's own labels first.
     pub signatures: Vec<Signature>,
 }
 
@@ -93,8 +93,9 @@ impl fmt::Display for Signatures {
     }
 }
 
-/// Returns the ranges to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. A last, partial block
-/// is not examined (a second GPT there counts as part of the first).
+/// Returns the ranges to read on a disk of this size: disjoint, ascending, whole blocks of 4 KiB. The remainder of a
+/// disk after its last whole block is not examined: a second GPT header there is not found, but the first header
+/// identifies the table.
 pub fn ranges(device_bytes: u64) -> Vec<ByteRange> {
     let end = device_bytes / BLOCK_BYTES * BLOCK_BYTES;
     let mut wanted = vec![

@@ -74,7 +74,8 @@ const CRC_BYTES: usize = size_of::<U32>();
 pub enum EntryKind {
     /// New content of some data cells over some lines, and of the parity of these lines.
     Data,
-    /// A full-stripe write is in flight, in place only: after a crash the stripe's parity may not match its data.
+    /// A full-stripe write, which goes to the members in place without a copy in the journal. After a crash the
+    /// stripe's parity may not match its data.
     Mark,
 }
 
@@ -111,13 +112,14 @@ impl JournalEntry {
         (self.cells as u32 + self.parities as u32) * self.blocks as u32
     }
 
-    /// Returns the lines as a bit mask.
+    /// Returns the lines as a bit mask: bit *i* is line *i*. 0 for a mark.
     pub const fn lines(&self) -> u16 {
         let last = self.first as u32 + self.blocks as u32;
         if last > STRIPE_LINES_MAX { 0 } else { (((1u32 << last) - 1) & !((1u32 << self.first) - 1)) as u16 }
     }
 
-    /// Returns whether the entry is valid by itself, for some array.
+    /// Returns whether the entry is consistent in itself, so that some array could have it. The caller checks it
+    /// against the geometry of the actual array.
     pub const fn is_sound(&self) -> bool {
         if self.stripe > STRIPE_NUMBER_MAX {
             return false;
@@ -201,7 +203,8 @@ impl JournalBatchHeader {
     }
 }
 
-/// Returns the checksum of a payload, continued over these bytes. It begins as 0.
+/// Returns the CRC-32C of a payload that is passed in several pieces: `crc` is the result for the preceding pieces, and
+/// 0 for the first one.
 pub fn payload_crc(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
@@ -284,7 +287,8 @@ pub fn decode_batch<'a>(array: &Uuid, bytes: &'a [u8; BLOCK]) -> Option<(Journal
     whole.then_some((header, Entries(used.iter())))
 }
 
-/// Returns the checksum stored in a header's block. All copies of a batch have the same.
+/// Returns the checksum stored in a header's block. It is the same in all copies of a batch: header and payload
+/// checksum are equal on all members.
 pub fn batch_crc(bytes: &[u8; BLOCK]) -> u32 {
     let mut crc = [0; CRC_BYTES];
     crc.copy_from_slice(&bytes[..CRC_BYTES]);

@@ -43,10 +43,12 @@ impl RecoveredBatches {
         RecoveredBatches { run, tail: 1, batches: BTreeMap::new() }
     }
 
-    /// Records a valid batch on a member; a batch of another run is ignored.
+    /// Records that a member (numbered from 0) has a valid copy of a batch. `check` is the
+    /// [`batch_crc`](super::batch_crc) of its header. A batch of another run is ignored. Header and payload must have
+    /// been validated.
     ///
     /// # Errors
-    /// [`BatchConflict`].
+    /// [`BatchConflict`] if a different batch with the same sequence number was recorded before.
     pub fn add(&mut self, header: &JournalBatchHeader, check: u32, member: u16) -> Result<(), BatchConflict> {
         let bit = 1u128.checked_shl(member.into()).unwrap_or(0);
         if header.run != self.run {
@@ -54,7 +56,7 @@ impl RecoveredBatches {
         }
         if header.tail > self.tail {
             self.tail = header.tail;
-            // Keeps no more batches than the ring holds.
+            // Batches before the tail are dropped, so that the set never has more batches than a ring.
             self.batches = self.batches.split_off(&self.tail);
         }
         if header.sequence < self.tail {

@@ -29,7 +29,7 @@ struct RawHead {
     lost_count: U32,
     /// The dedicated disk that the ring is on; 0: the members.
     disk: [u8; 6],
-    /// With a dedicated disk: blocks of the ring that the members have room for; else 0.
+    /// As in [`RingLocation::Disk`]; 0 if the ring is on the members.
     member_blocks: U16,
 }
 
@@ -79,7 +79,8 @@ pub enum RingLocation {
     Disk {
         /// That disk's identity.
         id: MemberId,
-        /// Blocks of the ring that all members have room for, should it move to them.
+        /// Size in blocks of the ring that every member has space for, should the journal move from the disk to the
+        /// members; never 0.
         member_blocks: u16,
     },
 }
@@ -96,8 +97,9 @@ impl JournalHead {
     }
 }
 
-/// A lost stripe: some of its cells are unreadable until they are rewritten. A crash interrupted a full-stripe write,
-/// and a member that held some of the stripe's data was lost.
+/// A lost stripe: some of its data cells are unreadable until they are rewritten. It arises when a crash interrupts a
+/// full-stripe write and a member that holds some of the stripe's data is lost: parity that may not match the data
+/// cannot recover it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LostStripe {
     /// The stripe.

@@ -44,8 +44,8 @@ pub const STRIPE_BYTES_MAX: u32 = 64 << 10;
 /// Maximum number of lines in a stripe.
 pub const STRIPE_LINES_MAX: u32 = STRIPE_BYTES_MAX / BLOCK_BYTES as u32;
 
-/// Returns the height of a stripe, in bytes: the largest multiple of 4096 that divides the chunk and is at most 64 KiB;
-/// 4096 for a chunk that Braid does not use.
+/// Returns the height of a stripe of the journal, in bytes: the largest multiple of 4096 that divides the chunk and is
+/// at most 64 KiB; 4096 for an invalid chunk size (0, or not a multiple of 4096).
 pub const fn stripe_bytes(chunk_bytes: u32) -> u32 {
     let mut blocks = STRIPE_LINES_MAX;
     while blocks > 1 {
@@ -63,13 +63,14 @@ pub const fn ring_blocks(journal_bytes: u64) -> u64 {
     journal_bytes.saturating_sub(RING_OFFSET_BYTES) / BLOCK_BYTES
 }
 
-/// Returns the smallest ring that an array of this many members can work with, in blocks: one line of a stripe and a
-/// header.
+/// Returns the size of the smallest ring that an array of this many members can work with, in blocks: a batch with one
+/// line of a stripe, which has a header and one block for each member.
 pub const fn ring_blocks_min(members: u64) -> u64 {
     members + 1
 }
 
-/// Returns the position of a batch of `blocks` blocks that follows one which ended before block `next` of the ring.
+/// Returns the position in the ring, in blocks, of a batch of `blocks` blocks whose predecessor ends before block
+/// `next`: `next`, or 0 if the batch would extend beyond the end of the ring. A batch never wraps around.
 pub const fn position_for(next: u64, blocks: u32, ring_blocks: u64) -> u64 {
     if next + blocks as u64 > ring_blocks { 0 } else { next }
 }

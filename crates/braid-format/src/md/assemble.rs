@@ -8,7 +8,8 @@ use uuid::Uuid;
 use super::superblock::feature;
 use super::{AssembleProblem, Role, Superblock};
 
-/// How many events a member may be behind and still be current, as in md: a crash may prevent its update alone.
+/// Maximum number of events by which a current member's superblock may be behind the newest, as in md: md writes the
+/// superblocks one after another, and a crash may come between them.
 const EVENTS_BEHIND_MAX: u64 = 1;
 
 /// How to assemble an array.
@@ -27,9 +28,11 @@ pub enum SlotState {
     Current,
     /// No device of the member is present.
     Missing,
-    /// The member is stale: it is behind by some events, or the others have marked it as failed.
+    /// The member is stale: its superblock is behind the newest by more than one event, differs from it in level,
+    /// layout, chunk, size or number of members, or claims a role that the newest does not give it (because md has
+    /// marked it as failed, for example).
     Stale {
-        /// The number of events.
+        /// The number of events by which it is behind the newest superblock.
         behind: u64,
     },
     /// The member was being rebuilt.
@@ -195,7 +198,8 @@ fn assign_slots(array: &mut MdArray, devices: &[Superblock], newest: &Superblock
             array.slots[usize::from(role)] = this;
             continue;
         };
-        // A slot may have a second device that was to replace the first. The current one is used; of two, the original.
+        // A slot may have a second device, a replacement that md was filling from the first. A current device is
+        // preferred. Of two current ones the original is used; of two that are not, the one with more events.
         let replaces = |of: usize| devices[of].has(feature::REPLACEMENT);
         let both = taken.state == SlotState::Current && state == SlotState::Current;
         if both && replaces(index) == replaces(other) {

@@ -266,13 +266,13 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Returns the role of this device according to itself.
+    /// Returns the role of this device, as its own superblock records it.
     #[must_use]
     pub fn role(&self) -> Role {
         self.role_of(self.device_number)
     }
 
-    /// Returns the role of a device according to this one; a device that it does not know is a spare.
+    /// Returns the role of the device with this number, as this superblock records it; an unknown device is a spare.
     #[must_use]
     pub fn role_of(&self, device: u32) -> Role {
         usize::try_from(device).ok().and_then(|device| self.roles.get(device)).copied().unwrap_or(Role::Spare)

@@ -1,7 +1,7 @@
-//! A batch of a member's log ring: a header of two units, and entries behind it.
+//! A batch of a member's log ring: a header of two units of 64 bytes, and entries behind it.
 //!
 //! A commit has one or more batches on each member that takes part. Recovery accepts a commit when all of its batches
-//! are valid on all of these members.
+//! are valid on all of these members that are present.
 
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -68,7 +68,8 @@ pub struct LogBatchHeader {
     pub index: u16,
     /// Number of the commit's batches on this member.
     pub batches: u16,
-    /// The last unit of the pool's sequence of units that the commit covers.
+    /// The number of the last unit that the commit covers, in the pool's sequence of units (see
+    /// [`LogEntry::sequence`]).
     pub mark: u64,
     /// Number of units of entries.
     pub units: u16,
@@ -262,7 +263,7 @@ impl<'a> BatchBuilder<'a> {
     /// Adds an entry. Returns `false`, and changes nothing, when there is no room for it.
     ///
     /// # Panics
-    /// When decoding would refuse the entry.
+    /// When the entry is invalid (decoding would refuse it).
     #[must_use]
     pub fn push(&mut self, entry: &LogEntry) -> bool {
         let Some(bytes) = self.take(entry.units()) else { return false };
@@ -270,7 +271,8 @@ impl<'a> BatchBuilder<'a> {
         true
     }
 
-    /// Adds an entry given as its units, as in the in-memory log; see [`BatchBuilder::push`].
+    /// Adds an entry given as its encoded units, as the in-memory log holds them. Returns `false`, and changes nothing,
+    /// when there is no room for it. The units are copied without validation.
     #[must_use]
     pub fn push_units(&mut self, units: &[[u64; UNIT_WORDS]]) -> bool {
         let Some(bytes) = self.take(units.len()) else { return false };

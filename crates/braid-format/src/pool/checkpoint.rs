@@ -67,7 +67,7 @@ const CRC: std::ops::Range<usize> = 4..8;
 pub struct Checkpoint {
     /// The pool ([`super::pool_tag`]).
     pub pool_tag: u32,
-    /// The pool's session in which it was written.
+    /// The number of the pool's session (from an open to the next) in which it was written, from 1.
     pub session: u64,
     /// Random id of the run of the ring's batches; never 0.
     pub run: u64,
@@ -77,33 +77,36 @@ pub struct Checkpoint {
     pub position: u32,
     /// The last commit that the tables hold; 0: none.
     pub commit: u64,
-    /// The last unit of the pool's sequence of units that this commit covers; 0: none.
+    /// The number of the last unit that this commit covers, in the pool's sequence of units; 0: none.
     pub mark: u64,
     /// Increases with every checkpoint; from 1. The checkpoint with the highest generation is current.
     pub generation: u64,
-    /// The previous run, while members may have no checkpoint of this run yet; 0: all have one.
+    /// The run before `run`, while some members may have no checkpoint of `run` yet; 0: all have one.
     pub previous_run: u64,
     /// For each member, the last commit, up to `commit`, that has batches on it; 0: none.
     pub last_commits: [u64; MEMBERS_MAX],
     /// The missing members, which the pool runs without.
     pub missing: MissingMembers,
-    /// Only with a run `before`. Bit *i*: member *i* holds the outcome of the recovery that began this run, and had to
-    /// have a checkpoint of this run before the first commit in it.
+    /// Meaningful if `previous_run` is not 0. Bit *i*: member *i* holds the outcome of the recovery that began this
+    /// run, and the pool makes no commit in this run before member *i* has a checkpoint of it. So if such a member has
+    /// none, nothing was committed in this run.
     pub hold_outcome: u128,
 }
 
-/// What recovery decided about a missing member: what it must hold, and may hold, when it returns.
+/// A decision of recovery about a missing member, which applies when the member returns: which checkpoint it must have,
+/// and which commits of its ring are accepted. A member that does not match is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MissingMember {
     /// The member's number.
     pub member: u8,
-    /// The run that its newest checkpoint must be of; never 0.
+    /// The run that the member's newest checkpoint must be of, unless it is of `alternative_run`; never 0.
     pub run: u64,
-    /// Alternatively this run; 0: none.
+    /// Another run that the member's newest checkpoint may be of; 0: none.
     pub alternative_run: u64,
-    /// The last accepted commit of that run.
+    /// The last accepted commit of `run`; [`COUNTER_MAX`](crate::limits::COUNTER_MAX): all its commits are accepted.
     pub commit: u64,
-    /// The last accepted commit with batches on the member, which it must hold; 0: none.
+    /// The last accepted commit with batches on the member; 0: none. The member's tables or its ring must hold this
+    /// commit.
     pub required_commit: u64,
 }
 
@@ -121,7 +124,8 @@ impl MissingMembers {
         len: 0,
     };
 
-    /// Creates a list of these members, which must be in ascending order. `None` when there are too many.
+    /// Creates a list of these members, which must be in ascending order. `None` when there are more than
+    /// [`MISSING_MAX`].
     pub fn new(of: &[MissingMember]) -> Option<MissingMembers> {
         let mut absences = MissingMembers { len: of.len(), ..MissingMembers::NONE };
         absences.list.get_mut(..of.len())?.copy_from_slice(of);

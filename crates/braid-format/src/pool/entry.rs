@@ -75,7 +75,7 @@ pub enum Change {
         /// The complete owner after the change; `None`: the slot is free.
         owner: Option<Owner>,
     },
-    /// Nothing: fills room that is too small for the next entry.
+    /// No change: padding fills units of the in-memory log that are too few for the next entry.
     Padding,
 }
 
@@ -86,9 +86,10 @@ pub struct LogEntry {
     pub member: u8,
     /// The index of the record on the member, or of the owner's slot; 0 for padding.
     pub index: u32,
-    /// The number of its first unit in the pool's one sequence of units.
+    /// The number of the entry's first unit. A pool numbers the units of all its entries consecutively, whichever
+    /// member they are for.
     pub sequence: u64,
-    /// Recovery accepts the entry only together with the one after it.
+    /// Whether recovery must accept this entry and the next one together, or neither.
     pub joined: bool,
     /// What it changes.
     pub change: Change,
@@ -308,7 +309,8 @@ impl LogEntry {
     }
 }
 
-/// Returns the checksum of an entry. It is computed while a write waits, so the first unit is checksummed in one piece.
+/// Returns the checksum of an entry. It is computed on the path of a write, so the first unit is checksummed in one
+/// piece, which is faster.
 fn crc(first: &[u8; UNIT_BYTES], image: &[u8]) -> u32 {
     let mut aligned = Aligned([0; UNIT_BYTES - CRC.end + CRC.start]);
     let of = &mut aligned.0;

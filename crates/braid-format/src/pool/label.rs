@@ -32,7 +32,7 @@ pub struct PoolLabel {
     pub created_unix_s: u64,
     /// Random id of the session that last opened it; 0: never opened.
     pub session: u64,
-    /// The members by number; `None` for a number that no member has any longer.
+    /// The members, indexed by their numbers; `None` for a number whose member was removed.
     pub members: Vec<Option<PoolMember>>,
     /// The number of the member that this label is on.
     pub member: u8,
@@ -96,7 +96,8 @@ impl PoolLabel {
         self.members.get(usize::from(self.member))?.as_ref()
     }
 
-    /// Returns whether the device with this label is being added, and so not a member by this label alone.
+    /// Returns whether the device with this label is being added. It is a member only if the label of another member
+    /// lists it as one.
     pub fn is_joining(&self) -> bool {
         self.own().is_some_and(|own| own.state == PoolMemberState::Joining)
     }
@@ -106,7 +107,7 @@ impl PoolLabel {
         self.knows(other).is_some_and(|known| known.state != PoolMemberState::Abandoned)
     }
 
-    /// Returns whether this label lists the device with the label `other` as given up.
+    /// Returns whether this label lists the device with the label `other` as abandoned.
     pub fn has_abandoned(&self, other: &PoolLabel) -> bool {
         self.knows(other).is_some_and(|known| known.state == PoolMemberState::Abandoned)
     }
@@ -122,12 +123,12 @@ impl PoolLabel {
         self.lists(other) && state(other.member) != Some(PoolMemberState::Missing)
     }
 
-    /// Returns the missing members, given-up ones included; bit *i* is member *i*.
+    /// Returns the missing members, abandoned ones included; bit *i* is member *i*.
     pub fn missing(&self) -> u128 {
         self.of_state(PoolMemberState::Missing) | self.abandoned()
     }
 
-    /// Returns the members that were given up; bit *i* is member *i*.
+    /// Returns the abandoned members; bit *i* is member *i*.
     pub fn abandoned(&self) -> u128 {
         self.of_state(PoolMemberState::Abandoned)
     }

@@ -1,8 +1,8 @@
 //! The layout of a member of a pool. Every offset is a field of the label; the defaults are chosen here.
 //!
 //! ```text
-//! 0       4 KiB    12 KiB                                       multiple of 256 KiB    last whole block
-//! | label | starts | ring | owners | table | addresses | free | data: extents | free | copy of the label |
+//! 0       4 KiB         12 KiB                                       multiple of 256 KiB    last whole block
+//! | label | checkpoints | ring | owners | table | addresses | free | data: extents | free | copy of the label |
 //! ```
 
 use super::{
@@ -39,7 +39,7 @@ pub struct PoolMemberLayout {
     pub ring: ByteRange,
     /// The owner table.
     pub owners: ByteRange,
-    /// The table of records: first those of the extents, then those without an extent.
+    /// The table of records: first one for each extent, then `zero_slots` ones for ranges that read as zeros.
     pub table: ByteRange,
     /// The address sectors, one for each extent.
     pub addresses: ByteRange,
@@ -95,8 +95,8 @@ const fn ring_bytes(blocks: u32) -> u64 {
     blocks as u64 * BLOCK_BYTES
 }
 
-/// Returns the number of records for ranges of zeros on a member with this many extents. It fills the table's last
-/// block.
+/// Returns the number of records for ranges of zeros on a member with this many extents: at least 128 and one for each
+/// 64 extents, and as many more as fill the table's last block.
 fn zero_slots_for(extents: u32) -> u32 {
     (extents + extents / 64 + 128).next_multiple_of(RECORDS_PER_BLOCK) - extents
 }

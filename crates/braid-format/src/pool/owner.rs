@@ -64,20 +64,20 @@ pub enum OwnerKind {
     Volume,
     /// The state of a volume at one instant.
     Snapshot,
-    /// A deleted snapshot that stays while several others depend on it.
+    /// A deleted snapshot that is kept because several owners read blocks from it.
     Nameless,
     /// Being deleted: merged into its child, or its space is freed.
     Deleting,
 }
 
-/// On which members new extents are allocated.
+/// On which members an owner's new extents are allocated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AllocationPolicy {
-    /// All of them.
+    /// On all members of the pool.
     Spread,
-    /// One.
+    /// On one chosen member.
     Single,
-    /// Some.
+    /// On one or more chosen members.
     Chosen,
 }
 
@@ -159,12 +159,13 @@ pub struct Owner {
     pub kind: OwnerKind,
     /// On which members its new extents are allocated.
     pub allocation: AllocationPolicy,
-    /// Bit *i*: member *i*. None for [`AllocationPolicy::Spread`], one for [`AllocationPolicy::Single`], one or more for [`AllocationPolicy::Chosen`].
+    /// Bit *i*: new extents may be allocated on member *i*. No bit for [`AllocationPolicy::Spread`], one for
+    /// [`AllocationPolicy::Single`], one or more for [`AllocationPolicy::Chosen`].
     pub on: u128,
-    /// Bit *i*: it may have blocks on member *i*, where no new extents are allocated: its members were changed, or it
-    /// took over blocks of another owner. None for [`AllocationPolicy::Spread`], which may have blocks on every member.
+    /// Bit *i*: the owner may have blocks on member *i*, besides those in `on`: its members were changed, or it took
+    /// over blocks of another owner. No bit for [`AllocationPolicy::Spread`], which may have blocks on every member.
     pub also_on: u128,
-    /// Its space is reserved.
+    /// The pool reserves space for all of its blocks (thick provisioning).
     pub thick: bool,
     /// It is being flattened: the blocks that it reads from its parent are copied into extents of its own.
     pub flattening: bool,
@@ -173,7 +174,7 @@ pub struct Owner {
     pub frozen: bool,
     /// Its logical block has 512 bytes, otherwise 4096. Extents hold blocks of 4096 bytes either way.
     pub sectors_of_512: bool,
-    /// The owner in which blocks are looked up that this one does not have; 0: none.
+    /// The number of the owner from which this one reads the blocks that it does not have itself; 0: none.
     pub parent: u32,
     /// The identity that users see.
     pub uuid: Uuid,

@@ -14,7 +14,8 @@ pub struct RawPoolMember {
     pub uuid: [u8; 16],
     /// Its size in bytes.
     pub size_bytes: U64,
-    /// 0 no member, 1 in use, 2 being removed, 3 absent and accepted, 4 being added, 5 given up.
+    /// 0 no member, 1 in use, 2 being removed, 3 missing, 4 being added, 5 abandoned; see
+    /// [`crate::pool::PoolMemberState`].
     pub state: u8,
 }
 

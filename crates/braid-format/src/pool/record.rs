@@ -50,16 +50,18 @@ pub enum RecordKind {
 pub struct Record {
     /// The kind.
     pub kind: RecordKind,
-    /// The extent's life number, which tells one use of the extent from the next. A freed extent keeps it.
+    /// The extent's life number, which distinguishes one use of the extent from the next: an allocation increments it,
+    /// modulo 2^16. A freed extent keeps it.
     pub life: u16,
     /// The owner's number; 0 if free.
     pub owner: u32,
-    /// The logical extent; the first one for zeros; `u32::MAX` if packed, 0 if free.
+    /// The index in the owner of the logical extent (for zeros, of the first one); `u32::MAX` if packed, 0 if free.
     pub logical: u32,
-    /// Whole: which blocks are present. Packed: which slots are in use. Zeros: the number of logical extents. Free: 0.
+    /// Whole: bit *i*: block *i* of the logical extent is present. Packed: bit *i*: slot *i* is in use. Zeros: the
+    /// number of logical extents in the range. Free: 0.
     pub present: u64,
-    /// Whole: which blocks read as zeros; none of them is present. Zeros: which blocks read as zeros if the range is
-    /// one logical extent, else all bits. Otherwise 0.
+    /// Whole: bit *i*: block *i* reads as zeros; it is then not present. Zeros: bit *i*: block *i* reads as zeros, if
+    /// the range is one logical extent; else all bits. Otherwise 0.
     pub zero: u64,
 }
 
@@ -181,8 +183,8 @@ impl Record {
     }
 }
 
-/// Returns the checksum of a record. It is computed for every record at a start, so the bytes are checksummed in one
-/// piece.
+/// Returns the checksum of a record. Opening a pool computes it for every record, so the bytes are checksummed in one
+/// piece, which is faster.
 fn crc(bytes: &[u8; RECORD_BYTES], member: u8, index: u32) -> u32 {
     const REST: usize = RECORD_BYTES - CRC.end;
     let mut aligned = Aligned([0; CRC.start + REST + 5]);

@@ -1,7 +1,8 @@
 //! The address sector of a packed extent: which block of its owner each of its 64 slots holds.
 //!
-//! A word has the address in its low 48 bits. Its high 16 bits are a checksum of the address and of what it applies to:
-//! member, extent, slot, and the extent's life number. So an address that a crash left from an earlier life is refused.
+//! A slot's word has the address in its low 48 bits: the number of the block in its owner. The high 16 bits are a
+//! checksum of the address, the member, the extent, the slot and the extent's life number. So decoding refuses an
+//! address that a crash left over from an earlier use of the extent.
 
 use super::{Aligned, EXTENT_BLOCKS, VOLUME_BLOCKS_MAX};
 

@@ -12,7 +12,7 @@ use crate::states::PoolMemberState;
 use crate::validate::{Found, Validated, name, report, supported};
 use crate::{ByteRange, Features, LabelError, MEMBERS_MAX, words};
 
-/// Features of this version that an older program must refuse: none so far.
+/// The bits of [`Features::incompatible`] that this version knows: none so far.
 const INCOMPATIBLE_KNOWN: u64 = 0;
 
 /// Validates version and features: whether this code may use the label at all.
