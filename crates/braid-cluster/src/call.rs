@@ -22,7 +22,7 @@ const IDLE_MAX: usize = 8;
 pub struct Peer {
     /// The node's status at the last request.
     pub status: PeerStatus,
-    /// When its certificate expires, in Unix time.
+    /// When the certificate expires that the node presented last, in seconds of Unix time.
     pub ends_unix_s: Option<i64>,
     /// Connections that wait for the next call.
     pub idle: Vec<Idle>,
@@ -84,8 +84,9 @@ impl Nodes {
 
     /// Returns the TLS configuration for connections to other nodes, to their APIs and to their data.
     ///
-    /// The host name is a node's UUID: only that node's key is accepted, and this node's certificate is presented. The
-    /// configuration may be kept: accepted keys and presented certificate are looked up at each handshake.
+    /// The caller passes the UUID of the called node as host name: the configuration accepts only that node's key, and
+    /// presents this node's certificate. The caller may keep the configuration: accepted keys and presented certificate
+    /// are looked up at each handshake.
     ///
     /// # Errors
     /// The daemon belongs to no cluster.
@@ -153,7 +154,8 @@ impl Nodes {
         connect::parse_reply(callee, status, &body)
     }
 
-    /// Runs `look` on what is known of a node. The lock is never held across a wait.
+    /// Passes the entry of a node, which is created if there is none, to `look`. The lock is held while `look` runs,
+    /// which must not block.
     pub(super) fn peer<T>(&self, uuid: &str, look: impl FnOnce(&mut Peer) -> T) -> T {
         let mut peers: MutexGuard<'_, _> = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         look(peers.entry(uuid.to_owned()).or_default())

@@ -36,7 +36,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// A connection that waits for its next request.
 pub type Idle = SendRequest<Full<Bytes>>;
 
-/// The called node, for errors.
+/// The name and the address of the called node, which errors name.
 #[derive(Clone, Debug)]
 pub struct Callee {
     /// Its name, if it is known.
@@ -297,8 +297,8 @@ pub fn parse_reply(callee: &Callee, status: hyper::StatusCode, body: &[u8]) -> R
     serde_json::from_slice(body).map_err(|error| unexpected(format!("sent an invalid reply: {error}")))
 }
 
-/// Accepts a certificate issued by the authority with this digest. The authority's certificate must be part of the
-/// presented chain.
+/// Accepts a certificate that the authority has issued whose certificate has this SHA-256 digest. The server must
+/// present the authority's certificate in its chain.
 #[derive(Debug)]
 struct PinnedAuthority([u8; 32]);
 

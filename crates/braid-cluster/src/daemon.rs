@@ -33,9 +33,9 @@ pub trait NodeEvents: Send + Sync {
 
 /// The daemon's API, as other nodes call it.
 pub trait PeerService: Send + Sync {
-    /// Serves other nodes on this socket until `stopping` becomes true; requests in progress are finished then.
+    /// Serves other nodes on this socket until `stopping` becomes true, then completes the requests in progress.
     ///
-    /// The implementation presents [`PeerAdmission::tls_config`] at each connection, and processes no part of a request
+    /// The implementation uses [`PeerAdmission::tls_config`] for each connection, and processes no part of a request
     /// before [`PeerAdmission::authorize`] has accepted it.
     fn serve(
         &self,
@@ -62,7 +62,8 @@ pub trait ReplicaListener: Send + Sync {
     /// Stops offering the replicas. Existing connections stay.
     fn withdraw(&self);
 
-    /// Cuts off all connections to replicas. The clients that are still admitted reconnect.
+    /// Closes all connections to replicas. Clients whose nodes are still in the table reconnect; those of removed nodes
+    /// are refused.
     fn sever(&self);
 }
 
@@ -84,7 +85,7 @@ pub struct DaemonServices {
     pub events: Weak<dyn NodeEvents>,
     /// The replicas.
     pub replicas: Weak<dyn ReplicaListener>,
-    /// Sockets of the previous and for the next daemon.
+    /// Listening sockets: those inherited from the previous daemon, and those to hand over to the next one.
     pub sockets: Weak<dyn SocketHandover>,
     /// Becomes true when the daemon begins to stop.
     pub stopping: watch::Receiver<bool>,

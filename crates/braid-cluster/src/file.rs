@@ -93,7 +93,8 @@ impl Cluster {
     /// Makes a new certificate for this node's existing key.
     ///
     /// # Errors
-    /// [`Kind::Damaged`].
+    /// [`Kind::Damaged`] if this node's key or the authority's cannot be read; [`Kind::Internal`] if no certificate can
+    /// be made.
     pub fn renew(&mut self, now_unix_s: i64) -> Result<(), ErrorDetail> {
         let key = KeyPair::from_pem(&self.identity.key).map_err(|error| {
             ErrorDetail::new(Kind::Damaged, format!("the key of this node cannot be used: {error}"))
@@ -104,10 +105,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes certificate and key ready for connections.
+    /// Makes the TLS configurations from certificate, key and authority; see [`Credentials::new`].
     ///
     /// # Errors
-    /// [`Kind::Damaged`].
+    /// As [`Credentials::new`].
     pub fn credentials(
         &self,
         trusted_keys: &Arc<TrustedKeys>,
@@ -117,7 +118,7 @@ impl Cluster {
     }
 }
 
-/// Returns the hosts of a line.
+/// Returns the host names and IP addresses of a node's two addresses, for its certificate.
 pub fn hosts(line: &MemberNode) -> Vec<String> {
     [&line.api, &line.data].into_iter().filter_map(|address| Some(HostPort::parse(address, 0).ok()?.host)).collect()
 }
@@ -149,7 +150,7 @@ fn parse(text: &str, path: &Path) -> Result<Cluster, ErrorDetail> {
                  under a new invitation",
             )
     };
-    // The version first: an unknown version explains everything else that might look wrong.
+    // The version is checked first: to a daemon that does not know it, a file of another version may look damaged.
     #[derive(Deserialize)]
     struct Versioned {
         version: u32,
@@ -177,7 +178,7 @@ fn parse(text: &str, path: &Path) -> Result<Cluster, ErrorDetail> {
 /// Replaces the file.
 ///
 /// # Errors
-/// The operating system refuses; the old file is then still in place.
+/// The operating system refuses; see [`replace_file`] for what is then on disk.
 pub fn save(folder: &Path, cluster: &Cluster) -> Result<(), ErrorDetail> {
     let text = serde_json::to_string_pretty(cluster).expect("it has string keys and no failing fields");
     replace_file(folder, FILE, &text)

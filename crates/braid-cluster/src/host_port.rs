@@ -49,7 +49,8 @@ impl HostPort {
         Ok(HostPort { host: host.to_owned(), port })
     }
 
-    /// Parses an address at which other nodes reach this one.
+    /// Parses an address at which other nodes reach this one. `port` is the default, and errors call the address
+    /// `what`.
     ///
     /// # Errors
     /// The text is no address, or it is the unspecified address, to which no other node can connect.

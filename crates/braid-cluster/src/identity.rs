@@ -2,8 +2,8 @@
 //!
 //! Guarantees: a node keeps its key for as long as it belongs to the cluster, and other nodes identify it by that key,
 //! whose digest is in their tables. A certificate of the authority alone is not enough: another holder of the
-//! authority's key, such as a node that was removed, cannot pass for a member. Certificates change: each node makes its
-//! own.
+//! authority's key, such as a node that was removed, cannot pass for a member. Every node has the authority's key, and
+//! issues and renews its own certificate with it.
 //!
 //! TLS below 1.3 and session tickets are never used.
 
@@ -31,7 +31,8 @@ use uuid::Uuid;
 const DAY_S: i64 = 86_400;
 /// Lifetime of a node's certificate, in seconds.
 pub const CERTIFICATE_S: i64 = 365 * DAY_S;
-/// Lifetime of the authority's certificate, in seconds: longer than anything that it is used for.
+/// Lifetime of the authority's certificate, in seconds. It is never renewed, so this is the maximum lifetime of a
+/// cluster.
 const AUTHORITY_S: i64 = 50 * 365 * DAY_S;
 /// Certificates are valid from this many seconds before they are made, since clocks differ.
 const CLOCK_TOLERANCE_S: i64 = DAY_S;
@@ -138,7 +139,7 @@ pub fn certify(
     now_unix_s: i64,
 ) -> Result<String, ErrorDetail> {
     let authority_key = KeyPair::from_pem(&authority.key).map_err(|error| damaged("the authority's key", &error))?;
-    // Names that no client can request are left out: nodes request the UUID.
+    // Names that TLS cannot express as a host name are left out. Nodes request the UUID, which always can.
     let mut names = vec![subject.uuid.to_string(), subject.name.to_owned()];
     names.extend(subject.hosts.iter().cloned());
     names.retain(|name| ServerName::try_from(name.as_str()).is_ok());
@@ -147,7 +148,8 @@ pub fn certify(
     let mut params = params(names, subject.name, now_unix_s, CERTIFICATE_S)?;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    // Only the authority's name and key matter here, and both are known.
+    // Of the issuer's parameters only name and key enter the certificate, so they need not be those of the stored
+    // certificate of the authority.
     let issuer = Issuer::new(authority_params(cluster, now_unix_s)?, authority_key);
     let certificate = params.signed_by(key, &issuer).map_err(|error| failed(&error))?;
     Ok(certificate.pem())
@@ -180,15 +182,17 @@ pub struct Credentials {
     pub data: Arc<ServerConfig>,
     /// For connections to other nodes, whose host name is their UUID.
     pub client: Arc<ClientConfig>,
-    /// From when and until when the certificate is valid, in Unix time.
+    /// From when and until when the certificate is valid, in seconds of Unix time.
     pub validity_unix_s: (i64, i64),
 }
 
 impl Credentials {
-    /// Makes the credentials ready.
+    /// Makes the TLS configurations, and sets `own` as the certificate that all later handshakes present (through
+    /// `presented`), also those of earlier configurations.
     ///
     /// # Errors
-    /// [`Kind::Damaged`]: a part cannot be read, or the parts do not belong together.
+    /// [`Kind::Damaged`]: a part cannot be read, or the parts do not belong together. [`Kind::Internal`]: TLS cannot be
+    /// set up.
     pub fn new(
         authority: &Identity,
         own: &Identity,

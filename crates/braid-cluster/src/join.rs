@@ -64,7 +64,7 @@ impl NewNode {
         let listen = HostPort::reachable("the address for other nodes", listen, NODE_PORT)?;
         let data = match data {
             Some(data) => HostPort::reachable("the address for data", data, DATA_PORT)?,
-            // A request for any free port needs two of them.
+            // Port 0 requests any free port. The data then gets a free port of its own, not the default one.
             None => HostPort { host: listen.host.clone(), port: if listen.port == 0 { 0 } else { DATA_PORT } },
         };
         let (listener, listen) = bind("the address for other nodes", &listen).await?;
@@ -101,10 +101,11 @@ impl NewNode {
 }
 
 impl Nodes {
-    /// Makes a cluster with this node as its only member.
+    /// Makes a cluster with this node as its only member. The membership is durable before this returns.
     ///
     /// # Errors
-    /// The daemon belongs to a cluster already; an address cannot be listened on; the file cannot be written.
+    /// The daemon belongs to a cluster already; name or address is invalid; the daemon cannot listen on an address; the
+    /// file cannot be written.
     pub async fn init(self: &Arc<Self>, request: InitCluster) -> Result<Node, ErrorDetail> {
         let _one_at_a_time = self.change_lock.lock().await;
         self.refuse_if_member()?;
@@ -116,7 +117,8 @@ impl Nodes {
         self.begin_membership(new, format!("node {} has made the cluster {cluster}", request.name))
     }
 
-    /// Joins the cluster of an invitation.
+    /// Joins the cluster of an invitation. If this fails after the inviting node has admitted this one, the invitation
+    /// is used up, and the cluster's table has a node that does not exist.
     ///
     /// # Errors
     /// The daemon belongs to a cluster already; the inviting node cannot be reached, is not authentic, or refuses; as
@@ -207,10 +209,12 @@ impl Nodes {
         .await
     }
 
-    /// Admits a node that presents an invitation, and uses the invitation up.
+    /// Admits a node that presents an invitation, and uses the invitation up: the file without the invitation and with
+    /// the new node is durable before this returns. The reply contains the authority's key.
     ///
     /// # Errors
-    /// The node has no valid invitation; its name is taken. The invitation then stays valid.
+    /// The node has no valid invitation; its name or identity is taken; there are too many nodes; the file cannot be
+    /// written. The invitation then stays valid.
     pub async fn admit(&self, request: Admit) -> Result<Admitted, ErrorDetail> {
         let now = unix_s();
         let tag = super::token::from_hex::<16>(&request.secret).map(|secret| hex(&sha256(&secret)));

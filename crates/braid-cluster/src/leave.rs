@@ -10,12 +10,12 @@ use hyper::Method;
 const NAMED_MAX: usize = 4;
 
 impl Nodes {
-    /// Removes a node, this node or another one, and returns its last state. A removal is final: the machine may join
-    /// again only as a new node.
+    /// Removes a node, this node or another one, and returns the node as it was before. A removal is final: the machine
+    /// may join again only as a new node.
     ///
     /// # Errors
-    /// There is no such node; the file cannot be written. Without `force`: the node has replicas, or cannot be asked
-    /// for them; no other node can be notified of this node's removal.
+    /// There is no such node; the file cannot be written. Without `force`: the node has replicas, or does not reply
+    /// with their list; this node is to be removed and can notify no other node.
     pub async fn remove(&self, node: &str, force: bool) -> Result<Node, ErrorDetail> {
         let membership = self.member()?;
         let line = table::find(&membership.cluster.members, node)?.clone();
@@ -48,7 +48,7 @@ impl Nodes {
         let name = &line.name;
         let reply = match self.call(&line.uuid, Method::GET, "/v1/replicas", None).await {
             Ok(reply) => reply,
-            // A daemon that knows no replicas has none.
+            // The daemon has no such route: it is of a version without replicas.
             Err(error) if error.kind == Kind::NotFound => return Ok(()),
             Err(error) => {
                 let message = format!("node {name} cannot be asked whether it has replicas: {}", error.message);
@@ -76,7 +76,7 @@ impl Nodes {
     /// ever.
     async fn leave(&self, own: &MemberNode, others: &[MemberNode], force: bool) -> Result<(), ErrorDetail> {
         let mut failed = None;
-        // This node has already checked for replicas, hence `force`.
+        // This node has already checked its own replicas. `force` makes the other node skip that check.
         let path = format!("/v1/nodes/{}?force=true", own.uuid);
         for other in others {
             let request = self.call_member(other, Method::DELETE, &path, None);
@@ -100,7 +100,7 @@ impl Nodes {
             ));
         }
         match self.record_own_removal().await {
-            // The notified node has already sent its table here.
+            // This node is recorded as removed already: the notified node has sent its table to this one.
             Err(error) if error.kind == Kind::NotFound => Ok(()),
             noted => noted,
         }

@@ -60,9 +60,9 @@ pub struct Nodes {
     trusted_keys: Arc<TrustedKeys>,
     /// The certificate that this node presents.
     presented: Arc<PresentedCertificate>,
-    /// Serialises changes, so that the newest membership is the one that stays.
+    /// Held from reading the membership to replacing it, so that no concurrent change is lost.
     change_lock: tokio::sync::Mutex<()>,
-    /// Status of the other nodes, and idle connections to them, by UUID.
+    /// Status of the other nodes, and idle connections to them, by the UUID of the node.
     peers: Mutex<BTreeMap<String, Peer>>,
     /// Wakes the maintenance task: there is something to send to the other nodes.
     wake: Notify,
@@ -79,7 +79,8 @@ struct Membership {
 }
 
 impl Nodes {
-    /// Reads `nodes.json`.
+    /// Reads `nodes.json` in `folder`, the daemon's state folder. Without the file the daemon belongs to no cluster.
+    /// Does not listen or call before [`Nodes::start`].
     ///
     /// # Errors
     /// The file cannot be read, is damaged, or was written by another version.
@@ -105,7 +106,8 @@ impl Nodes {
         }))
     }
 
-    /// Starts the maintenance task, which serves and calls other nodes for as long as the daemon runs.
+    /// Starts the maintenance task, which serves and calls other nodes until `daemon.stopping` becomes true. To be
+    /// called once, when the daemon serves.
     pub fn start(self: &Arc<Self>, daemon: DaemonServices) {
         let stopping = daemon.stopping.clone();
         // Set once, at the start.
@@ -147,7 +149,9 @@ impl Nodes {
         }
     }
 
-    /// Changes the membership. The change is durable before it becomes visible.
+    /// Changes the membership: passes a copy of the cluster to `change`, and stores the copy if it was changed. The
+    /// change is durable before it becomes visible in the membership. If `change` or the write fails, the membership
+    /// stays as it is.
     ///
     /// # Errors
     /// As [`Nodes::member`]; the error of `change`; the file cannot be written.
@@ -162,7 +166,7 @@ impl Nodes {
         Ok(result)
     }
 
-    /// Writes the file, then replaces the membership. The caller holds `changing`.
+    /// Writes the file, then replaces the membership and the accepted keys. The caller holds `change_lock`.
     async fn store(&self, cluster: Cluster) -> Result<(), ErrorDetail> {
         let credentials = cluster.credentials(&self.trusted_keys, &self.presented)?;
         let folder = self.folder.clone();
@@ -201,7 +205,7 @@ impl Nodes {
         }
     }
 
-    /// Sets, or clears with `None`, an item of the status that needs attention.
+    /// Sets, or clears with `None`, an item of the status that needs attention. `what` identifies the item.
     fn set_fault(&self, what: &str, fault: Option<(String, Advice)>) {
         let Some(events) = self.events() else { return };
         let attention = fault.map(|(message, advice)| advice.attention("node".to_owned(), message));
@@ -214,7 +218,8 @@ fn advice_of(case: NodeCase, node: &str) -> Advice {
     advice::of(Case::Node(case), ObjectNames::of(node))
 }
 
-/// Returns the advice for an error with a remedy of its own; the operation is retried.
+/// Returns the advice for an operation that failed with `error` and is retried: the remedy of the error, followed by
+/// that of [`NodeCase::Retrying`].
 fn advice_for_error(code: AttentionCode, error: &ErrorDetail, impact: &str) -> Advice {
     let advice = advice_of(NodeCase::Retrying, "");
     Advice { code, impact: impact.to_owned(), remedy: format!("{}; {}", error.remedy, advice.remedy), ..advice }

@@ -18,10 +18,11 @@ pub const ADMIT_PATH: &str = "/v1/cluster/admit";
 /// Maximum time for looking up a host name.
 const LOOKUP_MAX: Duration = Duration::from_secs(5);
 
-/// Binds a listener to an address.
+/// Binds a listener to an address, which errors call `what`. Returns the listener, and the address with the actual
+/// port.
 ///
 /// # Errors
-/// The address is in use, or is no address of this machine.
+/// The host name cannot be resolved within five seconds; the address is in use, or is no address of this machine.
 pub async fn bind(what: &str, address: &HostPort) -> Result<(TcpListener, HostPort), ErrorDetail> {
     let refused = |kind: Kind, why: String, remedy: &str| {
         ErrorDetail::new(kind, format!("{what} {address}: {why}")).with("address", address).remedy(remedy)
@@ -65,7 +66,9 @@ fn socket_name(what: &str, address: &str) -> String {
 }
 
 impl Nodes {
-    /// Returns the socket that the previous daemon has passed on for this address, or binds a new one.
+    /// Returns the socket that the previous daemon has passed on for this address, or binds a new one. `passed_as`
+    /// (`nodes` or `data`) and the address are the name under which the socket was passed on; errors call the address
+    /// `what`.
     ///
     /// # Errors
     /// As [`bind`].
@@ -128,7 +131,7 @@ impl Nodes {
         tracing::info!("replicas are offered to other nodes on {}", own.data);
     }
 
-    /// Returns whether the data of the replicas are offered.
+    /// Returns whether the data of the replicas are offered; true if the daemon has no replicas to offer.
     pub(super) fn offers_data(&self) -> bool {
         self.replicas().is_none_or(|replicas| replicas.is_offering())
     }
@@ -150,10 +153,12 @@ impl Nodes {
 /// The sender of an accepted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerStanding {
-    /// A node of the table: it keeps its connection. It is authenticated by its certificate alone, which a browser
-    /// would present on behalf of any page.
+    /// A node of the table, which may send further requests on its connection. It is authenticated by its certificate
+    /// alone. A browser that has the certificate presents it for every web page, so the caller must refuse changes that
+    /// a web page requests.
     Member,
-    /// Not authenticated: it requests admission, and has an invitation to present.
+    /// A client that is not authenticated, and requests admission. The request must contain the secret of an
+    /// invitation. The caller closes the connection after this request.
     Applicant,
 }
 
@@ -161,7 +166,7 @@ pub enum PeerStanding {
 #[derive(Clone)]
 pub struct PeerAdmission {
     nodes: Weak<Nodes>,
-    /// The membership when the listener began.
+    /// The membership when the listener began, for TLS handshakes after the end of `nodes`.
     first: Arc<Membership>,
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Interval between two exchanges of tables.
+/// Time from the end of one exchange of tables to the begin of the next, unless a change wakes the task earlier.
 const ROUND_INTERVAL: Duration = Duration::from_secs(2);
 /// Clocks that differ by more than this, in seconds, are reported.
 const CLOCK_DIFFERENCE_S_MAX: i64 = 60;
@@ -46,7 +46,7 @@ impl Nodes {
             }),
         );
         if was_removed {
-            // Other nodes refuse this one: their missing replies say nothing about them.
+            // Other nodes refuse this one, so their faults cannot be updated any more.
             for line in membership.cluster.others() {
                 self.set_fault(&fault_key(line), None);
                 self.set_fault(&clock_fault_key(line), None);
@@ -99,7 +99,8 @@ impl Nodes {
 
     /// Retries to listen on the addresses that were not available before.
     async fn listen_if_needed(self: &Arc<Self>, membership: &Membership) {
-        // A task that makes this node a member holds `changing` and the socket, and is about to serve it.
+        // A task that makes or joins a cluster holds `change_lock` until it serves the sockets that it has bound.
+        // Without the lock this task would find the addresses in use.
         let _one_at_a_time = self.change_lock.lock().await;
         self.offer_data_if_needed(membership).await;
         if self.is_listening() {
@@ -172,7 +173,7 @@ impl Nodes {
             Ok(theirs) => {
                 self.compare_clocks(line, theirs.unix_s);
                 self.record_status(line, PeerStatus::Reachable);
-                // A change that cannot be written is sent again in the next round.
+                // If the merged table cannot be written, the next exchange receives the same lines again.
                 if let Err(error) = self.merge_table(&theirs).await {
                     tracing::warn!("the table of node {} was not merged: {}", line.name, error.message);
                 }
@@ -191,7 +192,7 @@ impl Nodes {
     /// The table is another cluster's, or is invalid; the file cannot be written.
     pub async fn receive_table(&self, theirs: NodeTable) -> Result<NodeTable, ErrorDetail> {
         self.merge_table(&theirs).await?;
-        // A node that was removed by this very table replies with it, too.
+        // `member` would fail if this table has just removed this node, which must reply nevertheless.
         let membership =
             self.membership().ok_or_else(|| ErrorDetail::new(Kind::NotFound, "this daemon belongs to no cluster"))?;
         Ok(NodeTable {

@@ -1,8 +1,9 @@
 //! The table of nodes: what each node knows of all nodes, and how two tables are merged.
 //!
-//! Guarantees: lines of one node are totally ordered, and a merge keeps the greatest, in whatever order tables are
-//! merged; so nodes that have exchanged everything have the same table. A node that was removed never comes back under
-//! the same identity.
+//! Each node has one *line*, identified by its UUID, and increments the version of the line with each change.
+//! Guarantees: the lines of one node are totally ordered, first by whether the node was removed, then by version. A
+//! merge keeps the greatest line, in whatever order tables are merged; so nodes that have exchanged everything have the
+//! same table. A node that was removed never returns under the same UUID.
 
 use super::host_port::HostPort;
 use super::token::from_hex;
@@ -25,7 +26,8 @@ pub enum TableChange {
     Changed(MemberNode),
 }
 
-/// Merges `theirs` into `ours`, and returns the changes.
+/// Merges `theirs` into `ours`, which is sorted by UUID afterwards, and returns the changes. The caller has validated
+/// `theirs` with [`check`].
 pub fn merge(ours: &mut Vec<MemberNode>, theirs: &[MemberNode]) -> Vec<TableChange> {
     let mut changes = Vec::new();
     for line in theirs {
@@ -51,7 +53,8 @@ pub fn merge(ours: &mut Vec<MemberNode>, theirs: &[MemberNode]) -> Vec<TableChan
     changes
 }
 
-/// Returns the key by which lines of one node are compared: a total order, so that every node keeps the same line.
+/// Returns the key by which lines of one node are compared: a removal is greater than any other line, then the version
+/// decides. The line itself comes last, so that the order is total and every node keeps the same line.
 fn precedence(line: &MemberNode) -> (bool, u64, &MemberNode) {
     (line.removed, line.version, line)
 }
@@ -105,7 +108,8 @@ pub fn present(lines: &[MemberNode]) -> impl Iterator<Item = &MemberNode> {
 /// Returns the node with this name or UUID.
 ///
 /// # Errors
-/// [`Kind::NotFound`]; two nodes have the name, since each took it before it knew of the other.
+/// [`Kind::NotFound`]; [`Kind::InvalidArgument`] if two nodes have the name, because they were admitted by different
+/// nodes at the same time.
 pub fn find<'a>(lines: &'a [MemberNode], name: &str) -> Result<&'a MemberNode, ErrorDetail> {
     let mut found = present(lines).filter(|line| line.name == name || line.uuid == name);
     match (found.next(), found.next()) {

@@ -1,5 +1,6 @@
-//! The invitation that a new node is given: it names the inviting node, pins its authority, and authorizes the
-//! admission. Format: `HOST:PORT/AUTHORITY/SECRET`, the latter two in hexadecimal digits.
+//! The invitation (token) with which a new node joins: it has the address of the inviting node, the digest of the
+//! authority's certificate, which the new node verifies, and the secret that authorizes the admission. Format:
+//! `HOST:PORT/AUTHORITY/SECRET`, the latter two in hexadecimal digits (64 and 32).
 
 use super::host_port::HostPort;
 use braid_api::{ErrorDetail, Kind};
