@@ -15,9 +15,9 @@ use std::time::Duration;
 
 pub use super::identity::{FileSystemEntry, Identity};
 
-/// Maximum time to wait for the file systems of files behind loop devices.
+/// Maximum time to wait for the identities of files behind loop devices.
 const BACKING_MAX: Duration = Duration::from_secs(2);
-/// Maximum time to wait for disks whose content is listed.
+/// Maximum time to wait for disks whose content is listed. A disk without a reply is listed as not usable.
 const LISTED_MAX: Duration = Duration::from_secs(2);
 
 /// The mount points of the kernel's file systems.
@@ -103,7 +103,8 @@ fn is_ublk(name: &str) -> bool {
     name.starts_with("ublkb")
 }
 
-/// Removes devices on top of ublk devices (logical volumes, md arrays), which can block as ublk devices do.
+/// Removes devices on top of ublk devices, directly or indirectly (logical volumes, md arrays). A read of them can
+/// block as a read of a ublk device can.
 fn remove_devices_on_ublk(devices: &mut Vec<BlockDevice>) {
     let mut removed: BTreeSet<String> = BTreeSet::new();
     loop {
@@ -139,8 +140,9 @@ impl SystemRoots {
         all
     }
 
-    /// Returns a user of a disk that the disk's own lock does not show or does not identify: a mount, swap, a holder, or a loop
-    /// device over a file.
+    /// Returns what uses a disk: a mount, swap space, a device on top of it, or a loop device over a file. Opening the
+    /// disk exclusively fails for some of these users only, and names none. `users` are the result of
+    /// [`SystemRoots::users`].
     pub fn user_of(
         &self,
         path: &Path,

@@ -1,11 +1,13 @@
-//! What makes two paths the same disk, and a device file the same as before.
+//! Identities of disks, by which two paths to one disk are recognized, and of device files, by which a reattached
+//! device is.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, makedev, openat2, statx};
 use rustix::io::Errno;
 use std::fs;
 use std::path::Path;
 
-/// Maximum number of cached lookups of a path. A concurrent mount elsewhere makes a cached lookup fail, and it is retried.
+/// Maximum number of attempts to look up a path in the kernel's cache. A concurrent mount or rename anywhere can make
+/// an attempt fail although the path is cached.
 const TRIES: usize = 4;
 
 /// The identity of a disk, which is equal for two paths to the same disk: the device number, or the file system and inode.

@@ -17,10 +17,13 @@ use uuid::Uuid;
 
 /// The prefix of backend identifiers.
 const IDENTIFIER_PREFIX: &str = "braid-";
-/// Time after which the kernel sends a request without a reply again, on another connection if there is one, in seconds. Requests in
-/// flight when a daemon stops wait for this time. It is longer than the daemon's own I/O timeout: a request that a disk delays has its
-/// reply by then, and is not executed after a newer write. A request that waits longer, for a lease or for votes, for example, is sent
-/// again on a new connection. The kernel closes the old connection, which discards its requests that have not started.
+/// Time after which the kernel sends a request without a reply again, on another connection if there is one, in
+/// seconds. Requests that are in flight when a daemon stops wait for this time.
+///
+/// It is longer than the daemon's own I/O timeout: within this time the daemon has replied to a request that a disk
+/// delays, so the kernel does not repeat the request, and no repeated write overwrites a newer one. A request may wait
+/// longer in the daemon, for a lease or for votes, for example. The kernel then closes the connection and repeats the
+/// request on another one. The daemon discards the requests of a closed connection that it has not started.
 const TIMEOUT_SECONDS: u64 = 35;
 /// Time that requests wait without any connection before they fail, in seconds.
 const DEAD_SECONDS: u64 = 24 * 60 * 60;
@@ -77,10 +80,11 @@ impl NbdDevice {
         PathBuf::from(format!("/dev/nbd{}", self.index))
     }
 
-    /// Opens `missing` connections, which replace those that are closed.
+    /// Opens `missing` connections to the export at `uri`, with which the kernel replaces closed connections of the
+    /// device. Requests that wait for a connection then continue.
     ///
     /// # Errors
-    /// The daemon is unreachable, or the kernel rejects the request.
+    /// The server is unreachable, or the kernel rejects the request.
     pub fn reconnect(&self, uri: &str, missing: u32) -> Result<()> {
         let netlink_socket = NbdNetlink::open()?;
         let (sockets, _) = open_connections(uri, missing)?;
@@ -108,10 +112,11 @@ pub fn check_available() -> Result<()> {
     NbdNetlink::open().map(drop)
 }
 
-/// Creates a device of an export, with `connections` connections, at least one.
+/// Creates a device of the export at `uri`, with a logical block of `block_bytes` bytes and `connections` connections
+/// (0 counts as 1).
 ///
 /// # Errors
-/// As [`look`]. The server is unreachable; the kernel rejects the request, or has no backend identifiers
+/// As [`check_available`]. The server is unreachable; the kernel rejects the request, or has no backend identifiers
 /// ([`ErrorKind::Unsupported`]).
 pub fn connect(uri: &str, export: Uuid, block_bytes: u32, connections: u32) -> Result<NbdDevice> {
     let netlink_socket = NbdNetlink::open()?;
@@ -129,7 +134,7 @@ pub fn connect(uri: &str, export: Uuid, block_bytes: u32, connections: u32) -> R
         .ok_or_else(|| Error::new(ErrorKind::InvalidData, "the kernel did not report the number of the device"))?;
     let device = NbdDevice { index, export, connections: sockets.len() as u32 };
     if device_of_export(export).as_ref() != Some(&device) {
-        // Without an identifier the device could not be found again.
+        // Without an identifier, neither the mount command nor a restarted daemon could find the device.
         let _ = device.disconnect();
         return Err(Error::new(
             ErrorKind::Unsupported,

@@ -1,7 +1,8 @@
 //! Disks and mounts of this machine: lists them with their content and their users, and opens disks.
 //!
-//! What it guarantees: the functions of [`probe_process`] return within their time limits even if a device or a file system hangs, because a
-//! separate process probes it. All other functions block for as long as the kernel does.
+//! What it guarantees: the functions of [`probe_process`] return within their time limits even if a device or a file
+//! system hangs, because a separate process probes it. All other functions block for as long as the kernel does.
+//!
 //! What it never does: write to a disk other than through [`probe::Probe::for_writing`].
 
 #![forbid(unsafe_code)]

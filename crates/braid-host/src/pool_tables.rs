@@ -10,17 +10,20 @@ use braid_format::pool::{
 };
 
 const BLOCK: usize = 4096;
-/// A read that fails only after this time is not retried page by page.
+/// A read that takes at least this time to fail is not retried page by page.
 const HANG_THRESHOLD: Duration = Duration::from_secs(10);
 /// Size of a read, in bytes.
 const READ_BYTES: u64 = 1 << 20;
 
-/// The number of blocks for [`is_bad`] if every block number is valid.
+/// The `blocks` argument of [`is_damaged`] with which every block number is valid.
 pub const ANY_BLOCK: u64 = u64::MAX;
 
 /// A source of a member's bytes.
 pub trait MemberReader {
-    /// Reads bytes of the member. The error is a message.
+    /// Reads exactly `len` bytes at `offset` of the member.
+    ///
+    /// # Errors
+    /// A message for users, also if the member ends before the range does.
     fn read(&self, offset: u64, len: usize) -> impl Future<Output = Result<Vec<u8>, String>> + Send;
 }
 
@@ -52,11 +55,12 @@ impl DamagedEntry {
 /// The content of a member's tables.
 #[derive(Clone, Debug, Default)]
 pub struct PoolTables {
-    /// The valid checkpoints.
+    /// The checkpoints of the two slots; `None` for a slot that is damaged or was never written.
     pub checkpoints: [Option<Checkpoint>; 2],
     /// The valid owners, with their slots.
     pub owners: Vec<(u32, Owner)>,
-    /// The numbers of valid records, by kind: free extents, whole, packed, zeros.
+    /// The numbers of valid records, by kind: free, whole, packed, zeros. Free records without an extent are not
+    /// counted.
     pub records: [u64; 4],
     /// The damaged entries.
     pub damaged: Vec<DamagedEntry>,
@@ -121,7 +125,9 @@ pub async fn read_tables(
     Ok(tables)
 }
 
-/// Returns whether an entry that was damaged is still damaged. An address of block number `blocks` or above also counts as damaged.
+/// Returns whether an entry that was damaged is still damaged. An entry that cannot be read is damaged. Addresses also
+/// count as damaged if one of them is not below `blocks` ([`ANY_BLOCK`]: every address is valid), and as not damaged if
+/// their record is not that of a packed extent.
 ///
 /// # Errors
 /// The member hangs.
@@ -223,7 +229,8 @@ pub fn split_reads(bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..bytes).step_by(READ_BYTES as usize).map(move |at| (at, READ_BYTES.min(bytes - at)))
 }
 
-/// Reads whole pages. Unreadable pages are filled with bytes that no structure decodes from. Fails if none of several pages is readable.
+/// Reads whole pages of 4096 bytes. Unreadable pages are filled with 0xff, which is no valid encoding of any structure.
+/// Fails if none of several pages is readable.
 async fn pages(member: &(impl MemberReader + Sync), offset: u64, len: u64) -> Result<Vec<u8>, String> {
     let (bytes, unread) = read_pages(member, offset, len).await?;
     // A single page is read to check an entry that is known to be damaged: there an unreadable page is not an error.
@@ -233,8 +240,9 @@ async fn pages(member: &(impl MemberReader + Sync), offset: u64, len: u64) -> Re
     }
 }
 
-/// Reads whole pages. Returns their bytes, and the unreadable pages, by their number from `offset` on, with the error messages. Unreadable
-/// pages are filled with bytes that no structure decodes from.
+/// Reads whole pages of 4096 bytes: `len` bytes at `offset`. Returns their bytes, and the unreadable pages, by their
+/// number from `offset` on, with the error messages. Unreadable pages are filled with 0xff, which is no valid encoding
+/// of any structure.
 ///
 /// # Errors
 /// The member hangs.

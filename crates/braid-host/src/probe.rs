@@ -74,10 +74,12 @@ impl Probe {
         foreign::identify(self.size_bytes, |offset, len| self.read(offset, len))
     }
 
-    /// Returns whether one of the two label locations starts with the magic number of a label, intact or not.
+    /// Returns whether the first block of the disk, or its last whole block, starts with the magic number of a label,
+    /// intact or not. A block that cannot be read counts as one without a label. The copy of a label on a disk that has
+    /// grown is not found.
     ///
     /// # Errors
-    /// Errors of the operating system.
+    /// None at present.
     pub fn may_have_label(&self) -> io::Result<bool> {
         let magics = [braid_format::MAGIC, braid_format::pool::POOL_MAGIC];
         let starts =
@@ -86,7 +88,7 @@ impl Probe {
     }
 }
 
-/// I/O of label procedures on this disk, whatever leaf they address, for commands that need no daemon. Blocks.
+/// I/O on labels of this disk, for commands that need no daemon. The leaf is ignored, and all functions block.
 impl MetaIo for Probe {
     fn size_bytes(&self, _leaf: LeafId) -> u64 {
         self.size_bytes

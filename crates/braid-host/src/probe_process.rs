@@ -1,9 +1,11 @@
-//! Probes files and devices that this process does not own from a separate process, the *probe process*: `braid look-aside`.
+//! Probes files and devices that this process does not own from a separate process, the *probe process*: `braid
+//! look-aside`.
 //!
-//! A file system or a device may never reply. The kernel then blocks the requesting thread, often even against SIGKILL: a thread
-//! that waits for a request which a FUSE server has accepted, or that closes a device with a read in flight. A process exits only
-//! with the last of its threads, and keeps its locks, sockets and disks until then. Paths that the daemon only suspects to be
-//! Braid's, and paths that other programs serve, are therefore probed by another process.
+//! A file system or a device may never reply to a request. The kernel then blocks the requesting thread, in some states
+//! even against SIGKILL: while the thread waits for a request that a FUSE server has accepted, or closes a device with
+//! a read in flight, for example. A process exits only with the last of its threads, and keeps its locks, sockets and
+//! disks until then. The daemon therefore does not itself touch paths that may or may not be Braid's, or paths that
+//! other programs serve: a probe process does.
 //!
 //! | requesting process | probe process |
 //! |---|---|
@@ -36,7 +38,7 @@ static CAN_START_PROCESSES: AtomicBool = AtomicBool::new(false);
 const THREADS_MAX: usize = 64;
 /// Maximum number of concurrent probe processes, including those that the kernel blocks.
 const PROCESSES_MAX: usize = 64;
-/// A path without a result for this long is not probed again until the result arrives.
+/// A path whose probe has had no result for this long is not probed again while that probe is pending.
 const UNRESPONSIVE_AFTER: Duration = Duration::from_secs(30);
 /// Interval of checking whether probe processes have exited.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -46,7 +48,8 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 pub enum ProbeRequest {
     /// Whether the path may have a Braid label.
     Label(PathBuf),
-    /// The identity of the file or device. Its file system is queried, so that the kernel knows the file's size afterwards.
+    /// The identity of the file or device. The probe queries the file system, so that the kernel's cache has the
+    /// current attributes (the size, for example) afterwards.
     Identity(PathBuf),
 }
 
@@ -87,7 +90,7 @@ impl ProbeRequest {
         answer.unwrap_or_else(|error| ProbeResult::Failed(error.raw_os_error().unwrap_or(0)))
     }
 
-    /// Encodes the request for the probe process. Paths of the kernel contain no zero bytes.
+    /// Encodes the request for the probe process, ended by a zero byte, which no path can contain.
     fn encode(&self, number: usize) -> Vec<u8> {
         let letter = match self {
             ProbeRequest::Label(_) => 'L',
@@ -207,7 +210,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A probe process and its pending requests.
 struct ProbeProcess {
-    /// The child process, until it is waited for.
+    /// The child process, from its start until `exchange` waits for its exit.
     child: Mutex<Option<Child>>,
     /// The process id, or 0 if the process has not been started.
     id: AtomicU32,
@@ -239,8 +242,11 @@ impl Drop for PendingProbes {
     }
 }
 
-/// Starts to probe, and calls `on_result` with each result and the index of its request in `questions`. Paths that have been unresponsive for
-/// long are skipped. `on_result` is dropped when no more results will arrive.
+/// Starts a probe process for the requests, and returns without waiting. `on_result` is called, on another thread, with
+/// each result and the index of its request in `questions`; it is dropped when no more results will arrive.
+///
+/// A request may have no result: its path does not reply, its path has been unresponsive for 30 seconds and is skipped,
+/// 64 probe processes are running already, or the returned handle was dropped.
 pub fn start_probes(
     questions: Vec<ProbeRequest>,
     on_result: impl Fn(usize, ProbeResult) + Send + Sync + 'static,
@@ -315,13 +321,13 @@ pub fn identity(path: &Path, limit: Duration) -> Option<ProbeResult> {
     probe_all(vec![ProbeRequest::Identity(path.to_owned())], limit).remove(&0)
 }
 
-/// Returns the disks that can be read, or that report an error, within `limit`.
+/// Returns those of the disks that reply within `limit`, with data or with an error.
 pub fn responsive_paths(paths: Vec<PathBuf>, limit: Duration) -> BTreeSet<PathBuf> {
     let answers = probe_all(paths.iter().cloned().map(ProbeRequest::Label).collect(), limit);
     paths.into_iter().enumerate().filter(|(number, _)| answers.contains_key(number)).map(|(_, path)| path).collect()
 }
 
-/// Has the kernel query the current attributes of files. Does not wait.
+/// Starts to update the kernel's cached attributes of files, in a probe process, and returns without waiting.
 pub fn refresh(paths: Vec<PathBuf>) {
     start_probes(paths.into_iter().map(ProbeRequest::Identity).collect(), |_, _| ()).detach();
 }
@@ -360,8 +366,8 @@ fn start() -> io::Result<Child> {
     if !CAN_START_PROCESSES.load(Ordering::Relaxed) {
         return Err(io::ErrorKind::Unsupported.into());
     }
-    // The running program, even if its file was replaced by now. It runs in a separate process group, which a terminal does not
-    // interrupt.
+    // `/proc/self/exe` is the running program, even if its file was replaced by now. The process gets a process group
+    // of its own, so that an interrupt from the terminal does not reach it.
     let mut command = Command::new("/proc/self/exe");
     command.arg0("braid").arg(ARGUMENT).current_dir("/").process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
