@@ -3,7 +3,8 @@
 //! What it is: a table of keys, each with a valid example, which drives parsing, errors and help.
 //! What it guarantees: nothing in the file is ignored. An unknown key, an invalid value and text that is not TOML are errors that name
 //! the file, the line, the key, the reason and a valid example.
-//! What it never does: decide what takes precedence over the file. `paths` and `daemon` do.
+//! What it never does: decide what takes precedence over the file. [`crate::paths`] does for the paths, and the program
+//! `braid` for everything else.
 
 use crate::environment::config_file;
 use crate::listen::{ListenAddress, listen_address};
@@ -22,7 +23,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Maximum number of shards of a daemon.
 pub const SHARDS_MAX: u16 = braid_ring::SHARDS_MAX;
-/// Maximum shards that the daemon starts by default.
+/// Maximum number of shards that the daemon starts if neither an option nor the file sets the number.
 pub const SHARDS_DEFAULT_MAX: usize = 8;
 /// Default memory of each shard for data in flight, in bytes.
 pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
@@ -53,7 +54,7 @@ pub struct Config {
     pub buffers_bytes: Option<u64>,
     /// The format of the log.
     pub log_format: Option<LogFormat>,
-    /// The maximum level of logged messages.
+    /// The most verbose level of messages that are logged.
     pub log_level: Option<LevelFilter>,
     /// NBD exports over TLS.
     pub nbd: NbdConfig,
@@ -87,7 +88,7 @@ pub struct ApiConfig {
     pub client_ca: Option<PathBuf>,
     /// The file with tokens that permit all requests.
     pub token_file: Option<PathBuf>,
-    /// The file with tokens that permit reading requests only.
+    /// The file with tokens that permit only requests that change nothing.
     pub read_token_file: Option<PathBuf>,
 }
 

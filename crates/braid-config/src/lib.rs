@@ -1,4 +1,5 @@
-//! The configuration file, the paths of the socket, the state and the shared memory, and the replacement of a file of the state.
+//! The configuration file; the paths of the socket, the state and the shared memory; and the atomic replacement of a
+//! state file.
 //!
 //! What it guarantees: an unknown key, an invalid value or a duplicate key is an error that names the file and the line.
 //! What it never does: decide on the precedence of the command line, the environment and the file, except for the paths in [`paths`].

@@ -64,7 +64,8 @@ fn paths(environment: &Environment<'_>, config: &Config) -> DaemonPaths {
     }
 }
 
-/// Returns the directory of data that survives a restart of the process but not a reboot.
+/// Returns the directory of data that survives a restart of the daemon but not a reboot: `BRAID_SHARED_MEMORY`, else a
+/// directory in `/dev/shm`, one for root and one for each other user.
 pub fn shared_memory_dir() -> PathBuf {
     with_environment(|environment| {
         let default_path = || match environment.root {

@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// Replaces a file by one that only its owner may read, or creates it: after a crash it is either the old one or the
-/// new one.
+/// Replaces the file `name` in `folder`, or creates it, with `text` and a line feed as content. Only its owner may read
+/// the file. After a crash the file is either the old one or the new one; once this function has returned, it is the
+/// new one. Concurrent calls for one file are not allowed.
 ///
 /// # Errors
-/// The operating system's; the old file is then still in place.
+/// The operating system's. The old file is then still in place, unless flushing the folder has failed: the new file is
+/// then in place and may be lost in a crash.
 pub fn replace_file(folder: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let temporary = folder.join(format!("{name}.new"));
     let mut file: File = rustix::fs::open(
