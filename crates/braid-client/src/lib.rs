@@ -49,8 +49,8 @@ pub struct Remote {
     pub token_file: Option<PathBuf>,
 }
 
-/// Is called before each request with its method, path and body. The returned value is dropped when the reply has arrived or the request
-/// has failed.
+/// A function that the client calls before each request, with the method, the path and the body. The client drops the
+/// returned value when the head of the reply has arrived or the request has failed.
 pub type Observer = fn(&str, &str, &[u8]) -> Box<dyn Any + Send>;
 
 /// A client of one daemon.
@@ -109,7 +109,7 @@ impl Client {
         Ok(Client { target, observer: None, connection: Mutex::new(None) })
     }
 
-    /// Returns the client with an observer of its requests, as for showing progress.
+    /// Returns the client with an observer of its requests, with which a command shows progress, for example.
     #[must_use]
     pub fn observed(self, observer: Observer) -> Client {
         Client { observer: Some(observer), ..self }
@@ -155,7 +155,10 @@ impl Client {
         self.read(self.send::<()>(Method::DELETE, path, None).await?).await
     }
 
-    /// Sends one request and returns the reply with its body unread if the status is a success.
+    /// Sends one request. Returns the reply, with its body unread, if the status is a success.
+    ///
+    /// All calls use one connection, one after the other: the next call waits until the body of this reply was read, or
+    /// connects anew if the reply was dropped before. The client does not limit the time until the reply.
     ///
     /// # Errors
     /// The daemon's error, or [`Kind::Unreachable`].
@@ -182,7 +185,8 @@ impl Client {
         }
         let reply = match connection.try_send_request(request).await {
             Ok(reply) => reply,
-            // The daemon closed the idle connection: the request was not sent, so it can be sent over another connection.
+            // The error contains the request if no byte of it was sent, because the daemon had closed the idle
+            // connection. The request may then be sent over another connection.
             Err(mut error) => match error.take_message() {
                 Some(request) => {
                     connection = self.connect().await?;
