@@ -1,9 +1,10 @@
 //! Tasks of an asynchronous runtime, spawned as a few types of future.
 //!
-//! What it is: [`tokio::spawn`] and its like, for the daemon and the crates below it. The runtime compiles some thousand
-//! lines for each type of future that is spawned. These functions give every future one of a few types: one allocation a
-//! task, for a third less code of tasks in the binary.
-//! What it guarantees: a task runs, ends and is aborted as one that the runtime itself has spawned.
+//! What it is: [`tokio::spawn`] and its like, for the daemon and the crates below it. For each type of future that is
+//! spawned, the compiler generates the runtime's code for tasks anew. These functions box the future, so that all
+//! futures with the same result have one type. This costs one allocation per task, and removes a third of the code for
+//! tasks from the binary. What it guarantees: a task runs, ends and is aborted as one that was spawned with the
+//! runtime's own functions.
 //! What it never does: start a runtime.
 
 #![forbid(unsafe_code)]
@@ -24,7 +25,7 @@ pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static
     tokio::spawn(future)
 }
 
-/// Runs work that may block on a thread for such work, as [`tokio::task::spawn_blocking`] does.
+/// Runs work that may block, on a thread of the runtime for such work, as [`tokio::task::spawn_blocking`] does.
 ///
 /// # Panics
 /// Outside of a runtime.
