@@ -50,7 +50,7 @@ states! {
         WrongDisk,
         /// The labels contradict each other.
         Refused,
-        /// It has failed, and a pool that serves stands on it. The `secondary` in [`ObjectNames`] is the pool.
+        /// The array has failed, and is a member of a pool that serves. The `secondary` in [`ObjectNames`] is the pool.
         FailedUnderPool,
         /// No array has this name.
         Unknown,
@@ -124,7 +124,8 @@ states! {
     ReplicaCase {
         /// The replica's pool does not serve.
         Waiting,
-        /// The replica's granted votes and guarantees are lost.
+        /// The replica's persistent state (its register) is lost, and with it the votes that it has granted: it must
+        /// not vote again.
         Lost,
         /// The replica's register or device has failed, and is retried.
         Retrying,
@@ -158,7 +159,8 @@ states! {
     PoolMemberCase {
         /// The member's disk has shrunk.
         Truncated,
-        /// The pool's writes to the member fail for lack of space below it. The `part` in [`ObjectNames`] is the member's file, if it is one.
+        /// The pool's writes to the member fail because the file system or thin device under it is full. The
+        /// `secondary` in [`ObjectNames`] is the path of the member's file, or empty if the member is no file.
         Full,
         /// The member is missing.
         Missing,
@@ -222,7 +224,7 @@ states! {
         ClockDiffers,
         /// This node was removed from the cluster.
         RemovedHere,
-        /// This node retries an operation, whose error has the remedy.
+        /// This node retries an operation that has failed. The caller adds the remedy of the operation's error.
         Retrying,
     }
 }
@@ -267,7 +269,8 @@ pub enum Case {
 pub struct ObjectNames<'a> {
     /// The name of the object. For a member, a replica or a disk, the name of the array, pool or volume.
     pub name: &'a str,
-    /// The number of the member, the node of the replica, the volume of a pool or an export, or the job that is in progress or paused.
+    /// A second name, where the case needs one; else empty. The number of a pool's member; the node of a replica; the
+    /// volume below a pool, or of an export; the pool on an array; the job that is in progress or paused.
     pub secondary: &'a str,
 }
 
@@ -286,7 +289,7 @@ impl<'a> ObjectNames<'a> {
 /// The consequences of an object's state for its users, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// Its runbook: `braid explain CODE` prints it.
+    /// The code of the situation: `braid explain CODE` prints its runbook.
     pub code: AttentionCode,
     /// The consequences.
     pub impact: String,
@@ -434,7 +437,7 @@ pub fn code(case: Case) -> AttentionCode {
             NodeCase::Unreachable => AttentionCode::NodeUnreachable,
             NodeCase::ClockDiffers => AttentionCode::NodeClockDiffers,
             NodeCase::RemovedHere => AttentionCode::NodeRemoved,
-            // The caller knows what is tried again.
+            // The caller knows which operation is retried, and sets the code.
             NodeCase::Retrying => AttentionCode::Unknown,
         },
     }

@@ -8,7 +8,8 @@ use braid_ring::{RingError, RingErrorKind};
 use std::io::ErrorKind as OsErrorKind;
 use std::path::Path;
 
-/// Converts an I/O ring error about a disk.
+/// Converts an error of `braid-ring` about the disk with the name `disk`. The message and the remedy are those of the
+/// error.
 pub fn ring_error(error: &RingError, disk: &str) -> ErrorDetail {
     let kind = match error.kind {
         RingErrorKind::NotFound => Kind::NotFound,
@@ -28,7 +29,8 @@ pub fn ring_error(error: &RingError, disk: &str) -> ErrorDetail {
     ErrorDetail::new(kind, message).with("disk", disk).remedy(error.remedy.clone())
 }
 
-/// Converts an error of a label procedure on `array`. `name_of` returns the name by which the user knows a disk.
+/// Converts an error of an operation on the labels of `array`: creation, start, deletion and so on. `name_of` returns
+/// the name by which the user knows a disk.
 pub fn lifecycle_error(error: &LifecycleError, array: &str, name_of: &dyn Fn(LeafId) -> Option<String>) -> ErrorDetail {
     let disk = error.leaf().and_then(name_of);
     let (kind, remedy) = classify(error, array, disk.as_deref());
@@ -47,7 +49,8 @@ pub fn lifecycle_error(error: &LifecycleError, array: &str, name_of: &dyn Fn(Lea
     detail
 }
 
-/// Converts an error of the operating system about a file. Common errors have a remedy.
+/// Converts an error of the operating system about the file at `path`. `what` begins the message: what could not be
+/// done. Common errors have a remedy.
 pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail {
     let (kind, remedy) = match error.kind() {
         OsErrorKind::PermissionDenied => (
@@ -62,7 +65,7 @@ pub fn os_error(error: &std::io::Error, what: &str, path: &Path) -> ErrorDetail 
     ErrorDetail::new(kind, format!("{what}: {}: {error}", path.display())).with("path", path.display()).remedy(remedy)
 }
 
-/// Returns the kind and the remedy of an error of a label procedure.
+/// Returns the kind and the remedy of an error of an operation on labels.
 fn classify(error: &LifecycleError, array: &str, disk: Option<&str>) -> (Kind, String) {
     match error {
         LifecycleError::Io { source, .. } => {

@@ -6,7 +6,8 @@ use braid_geometry::units::format_size;
 /// Maximum number of offsets that a sentence lists.
 const NAMED_MAX: usize = 3;
 
-/// Returns a sentence about findings: how much was compared, what differs, what is unreadable, and the first offsets.
+/// Returns a sentence about findings, without its full stop: how many blocks were compared, differ, could not be
+/// compared and cannot be read; the first three offsets, in bytes; and the members that had wrong blocks.
 pub fn sentence(found: &Findings) -> String {
     let mut parts = Vec::new();
     if (found.compared_blocks, found.uncompared_blocks, found.unreadable_blocks) == (0, 0, 0) {
