@@ -139,6 +139,10 @@ fn foreign_members() {
     check("vdo", Member, "vdo member", &[(0, b"dmvdo001")]);
     for version in [0x6b, 0x6c, 0x6d] {
         check("drbd", Member, "drbd member", &[(SIZE - 4096 + 60, &[0x83, 0x74, 2, version])]);
+        let ids: &[(u64, &[u8])] = &[(SIZE - 4096 + 40, &[8; 8]), (SIZE - 4096 + 48, &[9; 8])];
+        let found = disk(SIZE, &[ids, &[(SIZE - 4096 + 60, &[0x83, 0x74, 2, version])]].concat()).unwrap();
+        let expected = if version == 0x6d { "0909090909090909" } else { "0808080808080808" };
+        assert_eq!(found.signatures[0].uuid.as_deref(), Some(expected), "version {version:x}");
     }
     // A list of names and values: "name" = "tank", then "pool_guid".
     let pair = |name: &[u8], kind: u32, value: &[u8]| {

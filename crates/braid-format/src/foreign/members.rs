@@ -186,12 +186,14 @@ fn zfs_name(view: &View<'_>, list: u64) -> Option<String> {
 }
 
 /// DRBD with internal metadata (drbd_meta_data.h): a block of 4 KiB at the end, magic (big-endian) at 60 in versions 8
-/// and 9: 0x83740267 plus 4, 5 or 6. device_uuid is read at 40, where version 8 has it.
+/// and 9: 0x83740267 plus 4, 5 (version 8, not closed) or 6 (version 9). device_uuid is at 40 in version 8, at 48 in 9.
 pub(super) fn drbd(view: &View<'_>, found: Sink<'_>) {
     let Some(offset) = copy_offset(view.device_bytes) else { return };
-    if matches!(view.be32(offset + 60), 0x8374_026b..=0x8374_026d) {
+    let magic = view.be32(offset + 60);
+    if matches!(magic, 0x8374_026b..=0x8374_026d) {
+        let uuid_at = if magic == 0x8374_026d { 48 } else { 40 };
         let mut this = signature("drbd", SignatureClass::Member, offset + 60, 4);
-        this.uuid = view.get::<8>(offset + 40).map(|id| format!("{:016x}", u64::from_be_bytes(*id)));
+        this.uuid = view.get::<8>(offset + uuid_at).map(|id| format!("{:016x}", u64::from_be_bytes(*id)));
         found(this);
     }
 }
