@@ -1,5 +1,5 @@
 //! Zeroing and discarding: what reads as zeros, what keeps its space, and the behaviour on a file system that lacks an
-//! operation.
+//! operation. A program of its own, because one test measures the memory of the process.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,4 +1,4 @@
-//! Tests of log names, boots and ownership. Tests that kill processes are in `tests/shared_log_survives_kill.rs`.
+//! Tests of log names, boots and ownership. Tests that kill processes are in `tests/ring/shared_log_survives_kill.rs`.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::atomic::Ordering;

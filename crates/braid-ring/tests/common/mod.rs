@@ -8,8 +8,8 @@ pub mod volume;
 use std::any::Any;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use braid_engine::{Buf, Completion, DeviceId, DeviceLayout, Flags, IoError, LeafId, Node, Op, Request, ShardId};
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
@@ -214,6 +214,19 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
         }
         std::thread::park();
     }
+}
+
+/// A child process has copies of all open files of its parent, with their locks, until it executes its program.
+static CHILDREN: RwLock<()> = RwLock::new(());
+
+/// Held by a test while it starts processes.
+pub fn starting_children() -> RwLockReadGuard<'static, ()> {
+    CHILDREN.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Held by a test that opens again what it has just closed: no other test starts a process meanwhile.
+pub fn without_other_children() -> RwLockWriteGuard<'static, ()> {
+    CHILDREN.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A folder for a test, removed on drop.

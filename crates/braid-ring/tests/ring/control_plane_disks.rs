@@ -1,19 +1,17 @@
 //! The control plane's interface to disks: metadata I/O, leaf ids, draining of layouts, counters, timers.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::any::Any;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use crate::common::{Folder, Random, TestBed, block_on, without_other_children};
 use braid_engine::{Completion, DeviceId, DeviceLayout, ErrorKind, Flags, LeafId, MetaIo, Node, Op, ShardId};
 use braid_ring::{Cx, DriverKind, Frontend, Ring, RingConfig};
-use common::{Folder, Random, TestBed, block_on};
 
 #[test]
 fn labels_are_written_and_read() {
+    let _alone = without_other_children();
     let folder = Folder::new("meta");
     for driver in DriverKind::ALL {
         let bed = TestBed::new(&RingConfig { shards: 2, driver: Some(driver), ..RingConfig::default() });
@@ -86,6 +84,7 @@ fn a_late_label_write_is_an_error_within_the_limit() {
 
 #[test]
 fn leaf_ids_are_reused_only_when_free() {
+    let _alone = without_other_children();
     let folder = Folder::new("numbers");
     let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     let name = format!("file:{},size=1M", folder.path("disk"));
@@ -166,7 +165,7 @@ fn timers_fire_on_time_on_every_driver() {
 
 #[test]
 fn throttles_hold_against_the_wall_clock() {
-    use common::load::{self, Order};
+    use crate::common::load::{self, Order};
     let mut bed = TestBed::new(&RingConfig { shards: 2, ..RingConfig::default() });
     for (name, len, per_second) in
         [("throttled(null:64M,iops=4000)", 4096, 4000.0), ("throttled(null:64M,bw=256M)", 64 << 10, 4096.0)]

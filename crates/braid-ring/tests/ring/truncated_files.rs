@@ -1,13 +1,10 @@
 //! A file or block device that becomes shorter while in use: errors, never zeros, and no write extends it again.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::process::Command;
 
+use crate::common::{Folder, Random, TestBed, block_on, starting_children};
 use braid_engine::{DeviceId, ErrorKind, Flags, LeafId, MetaIo, Op};
 use braid_ring::{DriverKind, RingConfig};
-use common::{Folder, Random, TestBed, block_on};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 16 * MIB;
@@ -177,6 +174,7 @@ fn idle_grown_and_sparse_files() {
 
 #[test]
 fn a_shrunken_block_device_has_failed() {
+    let _children = starting_children();
     on_every_driver("device", |folder, driver| {
         for (n, op) in [Op::Read, Op::Write].into_iter().enumerate() {
             let path = folder.path(&format!("image-{n}"));

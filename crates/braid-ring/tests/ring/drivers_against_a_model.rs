@@ -1,11 +1,8 @@
 //! Random requests compared with a model in memory, on each driver and each kind of disk.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{Folder, Random, TestBed};
 use braid_engine::{DeviceId, Flags, Op};
 use braid_ring::{DriverKind, RingConfig};
-use common::{Folder, Random, TestBed};
 
 const SIZE: u64 = 24 << 20;
 

@@ -1,19 +1,16 @@
 //! Devices as disks of other devices: arrays on volumes, and further levels. Data and errors pass through the levels,
 //! late buffers are returned, and even with few slots no cycle of waits forms.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{self, Folder, Random, TestBed, block_on};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, MemberRole, MirrorMember, MirrorNode, Node, Op,
     PoolKey, RegionMap, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Layout, Level, Spec, ZonePolicy};
 use braid_ring::{Disk, DiskSpec, FaultRules, RingConfig, device_at_level};
-use common::{Folder, Random, TestBed, block_on};
 
 const MIB: u64 = 1 << 20;
 const SIZE: u64 = 8 * MIB;

@@ -1,18 +1,15 @@
 //! What a process wrote to an in-memory log is readable after its death, no other process can attach the log before,
 //! and a full file system is an error at once.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 
+use crate::common::{Folder, starting_children};
 use braid_engine::Uuid;
 use braid_engine::pool::LogMemory;
 use braid_ring::{RingErrorKind, SharedLogFolder};
-use common::Folder;
 
 const POOL: Uuid = Uuid::from_u128(0xfeed);
 const BYTES: usize = 1 << 20;
@@ -58,12 +55,13 @@ fn stored_words_survive_the_process() {
     if let Some(folder) = folder_of_child() {
         write_until_killed(&folder);
     }
+    let _children = starting_children();
     let temp = Folder::new("kill");
     let path = temp.0.join("logs");
     let folder = SharedLogFolder::open(&path).unwrap();
     for _ in 0..5 {
         let child = Command::new(this_program())
-            .args(["--exact", "stored_words_survive_the_process", "--nocapture"])
+            .args(["--exact", "shared_log_survives_kill::stored_words_survive_the_process", "--nocapture"])
             .env(CHILD, &path)
             .stdout(Stdio::piped())
             .spawn();
@@ -110,9 +108,10 @@ fn a_full_file_system_is_an_error_not_a_signal() {
     if let Some(folder) = folder_of_child() {
         return fill_the_file_system(&folder);
     }
+    let _children = starting_children();
     let temp = Folder::new("full");
     let path: PathBuf = temp.0.join("logs");
-    let run = "exec \"$1\" --exact a_full_file_system_is_an_error_not_a_signal --nocapture";
+    let run = "exec \"$1\" --exact shared_log_survives_kill::a_full_file_system_is_an_error_not_a_signal --nocapture";
     // A small tmpfs if a mount namespace is available; otherwise a limit on file sizes.
     let small = format!(
         "mount -t tmpfs -o size=2m tmpfs \"$0\" && echo mounted && mkdir \"$0/logs\" && chmod 700 \"$0/logs\" && {run}"

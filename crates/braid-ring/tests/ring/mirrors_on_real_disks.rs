@@ -1,14 +1,12 @@
 //! The engine that the simulator runs, on real drivers and two shards, as a mirror. The members stay equal, the first
 //! write to a region prepares it on both disks, a failed member is dropped while the array continues, and parts of jobs
 //! copy data.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::common::{Folder, Random, Reply, TestBed, block_on};
 use braid_engine::{
     DeviceId, DeviceLayout, ErrorKind, Fault, Flags, LeafId, MemberRole, MemberSet, MirrorMember, MirrorNode, Node, Op,
     RegionCall, RegionMap, ShardId, Uuid,
@@ -16,7 +14,6 @@ use braid_engine::{
 use braid_engine::{EngineIo, SyncKind, SyncPart};
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{DriverKind, FaultRules, PARTS_MAX, RingConfig};
-use common::{Folder, Random, Reply, TestBed, block_on};
 
 const SIZE: u64 = 8 << 20;
 const REGION: u64 = 64 << 10;

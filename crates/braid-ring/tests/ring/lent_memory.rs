@@ -1,7 +1,4 @@
 //! A memory disk lends its memory for sends: with the right content, and the disk exists until the loan is returned.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::any::Any;
 use std::io::Read;
@@ -11,9 +8,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::common::open;
 use braid_engine::{Completion, DeviceId, DeviceLayout, Flags, LeafId, Node, Op, Request, ShardId};
 use braid_ring::{Cx, Disk, DriverKind, Frontend, Loan, Ring, RingConfig, RingHandle, SendPiece};
-use common::open;
 
 const LEN: u64 = 256 << 10;
 

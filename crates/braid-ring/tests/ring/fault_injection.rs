@@ -1,13 +1,10 @@
 //! Errors, hangs, torn writes and corruption of one disk: what its user sees, and that other disks are not affected.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::{self, Folder, Random, TestBed, without_other_children};
 use braid_engine::{ErrorKind, Flags, Op};
 use braid_ring::{FaultRules, RingConfig};
-use common::{Folder, Random, TestBed};
 
 const MIB: u64 = 1 << 20;
 
@@ -78,6 +75,7 @@ fn a_gone_disk_stays_gone() {
 
 #[test]
 fn a_failed_flush_sticks() {
+    let _alone = without_other_children();
     on_both("flush", |bed, inner| {
         let (device, leaf) = bed.bare(&format!("faulty({inner},flush-error*1)"));
         let kind =

@@ -1,14 +1,11 @@
 //! A ring stops cleanly under load, stops within bounds with a hung disk, and uses no CPU when idle.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::time::{Duration, Instant};
 
+use crate::common::load::{self, Order};
+use crate::common::{self, Folder, TestBed};
 use braid_engine::{Flags, Op, ShardId};
 use braid_ring::RingConfig;
-use common::load::{self, Order};
-use common::{Folder, TestBed};
 
 fn order(device: braid_engine::DeviceId, total: u64) -> Order {
     Order { device, size: 8 << 20, len: 4096, depth: 32, total, writes: 4, probe: || {} }

@@ -1,7 +1,4 @@
 //! Streams through a shard's driver, on all three drivers: echo, whole frames, ends of streams, and closing.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use crate::common::Random;
 use braid_engine::{Buf, Completion, ShardId};
 use braid_ring::{Cx, DriverKind, Frontend, RecvMode, Ring, RingConfig, SendPiece, SocketId};
-use common::Random;
 
 const FRAME: usize = 64 << 10;
 

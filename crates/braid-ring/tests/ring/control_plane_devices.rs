@@ -1,18 +1,15 @@
 //! Access to devices from outside the shards: through arrays, concurrently with other clients, and in error states.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crate::common::{Folder, Random, TestBed, block_on};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, ErrorKind, Flags, LeafId, Limits, LostStripes, MemberRole, MirrorMember,
     MirrorNode, Node, ParityNode, RegionMap, RingState, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{DriverKind, FaultRules, RingConfig};
-use common::{Folder, Random, TestBed, block_on};
 
 /// Layout of each member: data, the write-intent bitmap behind it, and the journal.
 const MEMBER: u64 = 24 << 20;

@@ -1,15 +1,12 @@
 //! Block devices, through loop devices: exclusive use, naming the current user, and every operation. Needs the
 //! privilege to create loop devices and to mount; without it (not root), the tests say so and test nothing.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
+use crate::common::{Folder, Random, TestBed, starting_children, without_other_children};
 use braid_engine::{ErrorKind, Flags, Op};
 use braid_ring::{Disk, DiskSpec, DriverKind, OpenOptions, RingConfig, RingErrorKind};
-use common::{Folder, Random, TestBed};
 
 /// A loop device over a new file of this size. Detached on drop.
 struct Loop(String);
@@ -41,6 +38,7 @@ fn attempt(name: &str, options: OpenOptions) -> Result<Disk, braid_ring::RingErr
 
 #[test]
 fn a_block_device_has_one_user() {
+    let _alone = without_other_children();
     let folder = Folder::new("loop");
     let Some(device) = Loop::new(&folder, "image", 64) else { return };
     let held = attempt(&device.0, OpenOptions::default()).unwrap();
@@ -56,6 +54,7 @@ fn a_block_device_has_one_user() {
 
 #[test]
 fn a_mounted_device_is_refused_with_its_mount_point() {
+    let _children = starting_children();
     let folder = Folder::new("mounted");
     let Some(device) = Loop::new(&folder, "image", 64) else { return };
     let mount_point = folder.path("place");
@@ -75,6 +74,7 @@ fn a_mounted_device_is_refused_with_its_mount_point() {
 
 #[test]
 fn a_write_protected_device_is_refused_for_writing() {
+    let _alone = without_other_children();
     let folder = Folder::new("protected");
     let Some(device) = Loop::new(&folder, "image", 8) else { return };
     assert!(Command::new("blockdev").args(["--setro", &device.0]).status().unwrap().success());
@@ -86,6 +86,7 @@ fn a_write_protected_device_is_refused_for_writing() {
 
 #[test]
 fn every_operation_works_on_every_driver() {
+    let _children = starting_children();
     let folder = Folder::new("blockio");
     for driver in DriverKind::ALL {
         let name = driver.name();

@@ -3,17 +3,14 @@
 //! A process cannot remove such a filter. So each case runs this program again under a filter, with only the test
 //! [`the_best_permitted_driver_is_chosen`], which reads the expected result from its environment.
 
-#![allow(clippy::unwrap_used)]
 #![allow(unsafe_code)] // Filters of system calls, in children made for them.
-
-mod common;
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::common::{Folder, TestBed, starting_children};
 use braid_engine::{Flags, ShardId};
 use braid_ring::{DriverKind, Ring, RingConfig, RingErrorKind};
-use common::{Folder, TestBed};
 
 /// The expected driver, and a word that each reason for skipping a better driver must contain, in order.
 const EXPECT: &str = "BRAID_TEST_EXPECT_DRIVER";
@@ -46,9 +43,10 @@ fn confine(program: &mut [libc::sock_filter]) -> std::io::Result<()> {
 }
 
 fn expect_under(denied: &[(libc::c_long, i32)], driver: DriverKind, reasons: &[&str]) {
+    let _children = starting_children();
     let mut program = filter(denied);
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["the_best_permitted_driver_is_chosen", "--exact", "--nocapture", "--test-threads=1"]);
+    command.args(["driver_choice::the_best_permitted_driver_is_chosen", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(EXPECT, format!("{driver}|{}", reasons.join("|")));
     // SAFETY: `confine` makes two system calls, and uses no lock and no heap.
     unsafe { command.pre_exec(move || confine(&mut program)) };

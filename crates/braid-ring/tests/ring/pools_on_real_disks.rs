@@ -1,13 +1,11 @@
 //! A pool over a bare disk and a mirror, on two shards: data written to volumes is read back, by every path and after
 //! every kind of start.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
+use crate::common::{Folder, Random, TestBed, block_on};
 use braid_engine::allocation;
 use braid_engine::pool::on_disk::{Checkpoint, Owner, OwnerKind, OwnerName, PoolMemberLayout, owner_slots_for};
 use braid_engine::pool::{LogMemory, OpenPool, PoolDevice, open};
@@ -17,7 +15,6 @@ use braid_engine::{
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
-use common::{Folder, Random, TestBed, block_on};
 
 const MEMBER: u64 = 48 << 20;
 const VOLUME: u64 = 20 << 20;

@@ -1,19 +1,16 @@
 //! A replicated device replies while its lease lasts, on every shard, and continues when the lease is renewed.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
+use crate::common::{TestBed, block_on};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, DeviceLease, ErrorKind, IoError, MemberRole, MirrorMember, MirrorNode, Node,
     RegionMap, ShardId, Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::{RingConfig, RingHandle};
-use common::{TestBed, block_on};
 
 const MEMBER: u64 = 4 << 20;
 const DEVICE: DeviceId = DeviceId(7);

@@ -1,19 +1,16 @@
 //! A held device starts and completes nothing, on every shard: its members do not change until it continues.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::common::{TestBed, block_on};
 use braid_engine::{
     DeviceId, DeviceIo, DeviceLayout, LeafId, MemberRole, MetaIo, MirrorMember, MirrorNode, Node, RegionMap, ShardId,
     Uuid,
 };
 use braid_geometry::{Geometry, Level, Spec};
 use braid_ring::RingConfig;
-use common::{TestBed, block_on};
 
 const MEMBER: u64 = 4 << 20;
 const DEVICE: DeviceId = DeviceId(7);

@@ -1,13 +1,10 @@
 //! Opening disks: creation, locking, sizes, and errors that name the object, the reason and the remedy.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
+use crate::common::{self, Folder, starting_children, without_other_children};
 use braid_ring::{Disk, DiskSpec, OpenOptions, RingErrorKind};
-use common::Folder;
 
 fn attempt(name: &str) -> Result<Disk, braid_ring::RingError> {
     Disk::open(&DiskSpec::parse(name).unwrap(), OpenOptions::default())
@@ -25,6 +22,7 @@ fn refused(name: &str, kind: RingErrorKind, says: &[&str]) {
 
 #[test]
 fn files_are_created_sparse_or_full() {
+    let _alone = without_other_children();
     let folder = Folder::new("create");
     let sparse = attempt(&format!("file:{},size=4M", folder.path("sparse"))).unwrap();
     let full = attempt(&format!("file:{},size=4M,alloc=full", folder.path("full"))).unwrap();
@@ -40,6 +38,7 @@ fn files_are_created_sparse_or_full() {
 
 #[test]
 fn a_disk_has_one_user() {
+    let _alone = without_other_children();
     let folder = Folder::new("lock");
     let name = format!("file:{},size=4M", folder.path("disk"));
     let held = attempt(&name).unwrap();
@@ -54,6 +53,7 @@ fn a_disk_has_one_user() {
 
 #[test]
 fn the_process_that_holds_a_disk_is_named() {
+    let _children = starting_children();
     let folder = Folder::new("other");
     let path = folder.path("disk");
     fs::write(&path, vec![0; 1 << 20]).unwrap();
@@ -74,6 +74,7 @@ fn the_process_that_holds_a_disk_is_named() {
 
 #[test]
 fn unusable_paths_are_explained() {
+    let _alone = without_other_children();
     let folder = Folder::new("wrong");
     refused(&folder.path("absent"), RingErrorKind::NotFound, &["absent", "No such file", "file:PATH,size=50G"]);
     refused(&format!("file:{}", folder.path("absent")), RingErrorKind::NotFound, &["absent"]);

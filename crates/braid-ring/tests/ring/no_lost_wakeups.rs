@@ -1,9 +1,7 @@
 //! Events late in a turn of a shard's loop, or on another shard at that time, are not lost when the shard goes to
 //! sleep.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common;
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
