@@ -1,10 +1,7 @@
 //! No input makes the server panic or leak, or depends on how it is split.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::bytes;
 use braid_nbd::fuzz::{converse, fuzz_handshake, fuzz_transmission};
-use common::bytes;
 use proptest::prelude::*;
 
 /// Valid parts of handshakes and requests, to be concatenated and damaged.

@@ -1,20 +1,16 @@
 //! Several clients with requests in flight, on a server with little memory: the engine is sometimes full, the disk
 //! completes in any order and sometimes fails or is late, sockets pass a few bytes at a time, and clients vanish. Each
 //! run follows from a seed. Every byte read is checked, and at the end all resources must be freed.
-#![allow(clippy::unwrap_used)]
-
-mod bed;
-mod common;
 
 use std::collections::{HashMap, VecDeque};
 
-use bed::Random;
+use crate::bed::Random;
+use crate::common::{Client as Harness, bytes};
 use braid_engine::ErrorKind;
 use braid_nbd::client::{Negotiated, Pipeline, Replies};
 use braid_nbd::codec::command;
 use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::ServerConfig;
-use common::{Client as Harness, bytes};
 
 /// Bytes of the disk that each client uses alone.
 const SHARE: u64 = 128 << 10;

@@ -1,17 +1,14 @@
 //! Exports with admission control: pending, admitted and revoked connections, and the notification when a connection
 //! has ended.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::{Arc, Mutex};
 
+use crate::common::*;
 use braid_engine::DeviceId;
 use braid_export::ExportInfo;
 use braid_export::admission::{Admission, AdmissionDenied, AdmissionPass, AdmissionState};
 use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::{Cause, NbdEvent};
-use common::*;
 
 /// Magic number of replies to options.
 const R: &str = "0003e889045565a9";

@@ -1,20 +1,17 @@
 //! Requests that have not begun end with their connection if the export serves another one: the client may have resent
 //! them there, followed by newer writes.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-mod pki;
-
+use crate::pki;
 use std::io::Write;
 use std::sync::Arc;
 
+use crate::common::bytes;
 use braid_engine::{DeviceId, Op};
 use braid_export::{Export, ExportInfo, ExportLimits, ExportTable, ExportTls};
 use braid_nbd::EventQueue;
 use braid_nbd::memory::{DiskBehaviour, MemoryHost};
 use braid_nbd::server::{Arrival, Server, ServerConfig};
 use braid_ring::Rates;
-use common::bytes;
 
 const SIZE: usize = 1 << 20;
 const GOODBYE: &str = "25609513 0000 0002 'a cookie' 0000000000000000 00000000";

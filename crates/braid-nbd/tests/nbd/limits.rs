@@ -1,17 +1,14 @@
 //! Limits of an export in virtual time: two shards share them, and connections take turns.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::bytes;
 use braid_engine::DeviceId;
 use braid_export::{ExportInfo, ExportLimits, ExportTable};
 use braid_nbd::EventQueue;
 use braid_nbd::memory::MemoryHost;
 use braid_nbd::server::{Arrival, Server, ServerConfig};
 use braid_ring::Rates;
-use common::bytes;
 
 const SIZE: usize = 1 << 20;
 

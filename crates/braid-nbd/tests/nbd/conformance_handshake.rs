@@ -1,10 +1,7 @@
 //! Conformance of all handshake options, with bytes written by hand from the protocol's document.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use braid_nbd::{Cause, NbdEvent};
-use common::*;
 
 /// Magic number of option replies.
 const R: &str = "0003e889045565a9";

@@ -1,16 +1,13 @@
 //! Conformance of TLS in the handshake, with bytes written by hand, up to the beginning of TLS.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-mod pki;
-
+use crate::pki;
 use std::net::IpAddr;
 
+use crate::common::*;
 use braid_engine::DeviceId;
 use braid_export::{ExportInfo, ExportLimits, ExportTable, ExportTls};
 use braid_nbd::server::Arrival;
 use braid_nbd::{Cause, NbdEvent};
-use common::*;
 use std::sync::Arc;
 
 const STARTTLS: &str = "'IHAVEOPT' 00000005 00000000";

@@ -1,17 +1,14 @@
 //! Request latencies in virtual time: each request is counted in the expected bucket, and in no other.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::{Client, bytes};
 use braid_engine::ErrorKind;
 use braid_export::{Export, ExportLimits, RequestClass};
 use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::{Arrival, ServerConfig};
 use braid_ring::Rates;
 use braid_ring::stats::{BUCKETS, bucket_floor_ns};
-use common::{Client, bytes};
 
 const US: u64 = 1000;
 const MS: u64 = 1_000_000;

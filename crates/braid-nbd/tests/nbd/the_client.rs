@@ -1,12 +1,9 @@
 //! The client side of the protocol, with the server's bytes written by hand from the protocol's document.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::{bytes, expect};
 use braid_nbd::client::negotiate::Negotiation;
 use braid_nbd::client::{ClientError, Negotiated, NegotiationOptions, Pipeline, Replies};
 use braid_nbd::codec::{self, command};
-use common::{bytes, expect};
 use proptest::prelude::*;
 
 const R: &str = "0003e889045565a9";

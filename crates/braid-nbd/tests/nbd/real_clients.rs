@@ -1,13 +1,10 @@
 //! Common clients against the server on a real ring. `make test` installs them.
-#![allow(clippy::unwrap_used)]
-
-mod bed;
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use bed::*;
+use crate::bed::*;
 use braid_nbd::server::ServerConfig;
 
 #[track_caller]

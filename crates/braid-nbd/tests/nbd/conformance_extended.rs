@@ -1,9 +1,6 @@
 //! Conformance of extended headers, with bytes written by hand from the protocol's document.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
-use common::*;
+use crate::common::*;
 
 const ASK: &str = "'IHAVEOPT' 0000000b 00000000";
 const ACK: &str = "0003e889045565a9 0000000b 00000001 00000000";

@@ -1,14 +1,11 @@
 //! The server on a real ring: random I/O, flushes, vanishing clients, connection storms.
-#![allow(clippy::unwrap_used)]
-
-mod bed;
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bed::*;
+use crate::bed::*;
 use braid_nbd::client::{Client, ClientConfig, Replies};
 use braid_nbd::codec::{command, command_flags};
 use braid_nbd::server::ServerConfig;

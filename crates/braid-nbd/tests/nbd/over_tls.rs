@@ -1,8 +1,4 @@
 //! TLS on a real ring: our own client, common clients, and hostile ones.
-#![allow(clippy::unwrap_used)]
-
-mod bed;
-mod pki;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -10,12 +6,12 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bed::*;
+use crate::bed::*;
+use crate::pki::Pki;
 use braid_export::ExportLimits;
 use braid_nbd::client::{Client, ClientConfig, ClientError};
 use braid_nbd::server::ServerConfig;
 use braid_nbd::{Cause, NbdEvent};
-use pki::Pki;
 use rustls::version::{TLS12, TLS13};
 
 const BOTH: &[&rustls::SupportedProtocolVersion] = &[&TLS13, &TLS12];

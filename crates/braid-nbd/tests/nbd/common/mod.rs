@@ -1,5 +1,4 @@
 //! A byte-level client: its messages and the expected replies are written by hand.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,16 +1,13 @@
 //! Conformance of all commands in both reply styles, with bytes written by hand from the protocol's document.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
+use crate::common::*;
 use braid_engine::{DeviceId, ErrorKind, Flags, Op, UpcomingRequest};
 use braid_export::{Allocation, ExportInfo};
 use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::PREFETCH_REQUESTS_MAX;
 use braid_nbd::{Cause, NbdEvent};
-use common::*;
 
 /// Returns a request: magic, flags, type, cookie, offset, length.
 fn req(flags: u16, kind: u16, cookie: u64, offset: u64, len: u32) -> String {

@@ -1,13 +1,10 @@
 //! Clients that stop midway, and servers whose memory or engine is full.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::*;
 use braid_engine::{ErrorKind, Op};
 use braid_nbd::memory::DiskBehaviour;
 use braid_nbd::server::{BYTES_MAX, Host, REQUESTS_MAX, ServerConfig};
 use braid_nbd::{Cause, NbdEvent};
-use common::*;
 
 const SECOND: u64 = 1_000_000_000;
 

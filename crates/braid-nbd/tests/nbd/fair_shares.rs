@@ -1,14 +1,11 @@
 //! Clients that request much and read no replies, beside others: checks the order of events, in virtual time.
-#![allow(clippy::unwrap_used)]
 
-mod common;
-
+use crate::common::bytes;
 use braid_engine::DeviceId;
 use braid_export::{ExportInfo, ExportLimits, ExportTable};
 use braid_nbd::memory::MemoryHost;
 use braid_nbd::server::{Arrival, Server, ServerConfig};
 use braid_nbd::{Cause, EventQueue, NbdEvent};
-use common::bytes;
 use std::sync::Arc;
 
 const MIB: u32 = 1 << 20;
