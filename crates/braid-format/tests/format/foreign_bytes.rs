@@ -1,8 +1,6 @@
 //! Every kind of signature, from the few bytes that define it, at the offsets in the formats' documents.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
 use std::convert::Infallible;
 
 use braid_format::foreign::{SignatureClass, Signatures, identify, identify_pieces, ranges};

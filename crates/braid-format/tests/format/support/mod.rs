@@ -1,5 +1,4 @@
 //! Labels for tests: those of the golden files, and random ones.
-#![allow(dead_code, clippy::unwrap_used)]
 
 use braid_format::bitmap::region_bytes_for;
 use braid_format::limits::COUNTER_MAX;

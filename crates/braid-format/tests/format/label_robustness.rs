@@ -1,9 +1,6 @@
 //! Labels round-trip; all other bytes are refused.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support;
 use braid_format::{FIELDS, Header, Label, LabelError, examine};
 use proptest::prelude::*;
 
@@ -38,10 +35,10 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), 0usize..4, any::<u64>()), 1..4),
     ) {
         let kept: [&[u8]; 4] = [
-            include_bytes!("../../../fuzz/corpus/journal/batch"),
-            include_bytes!("../../../fuzz/corpus/journal/batch-marks"),
-            include_bytes!("../../../fuzz/corpus/journal/head"),
-            include_bytes!("../../../fuzz/corpus/journal/head-list"),
+            include_bytes!("../../../../fuzz/corpus/journal/batch"),
+            include_bytes!("../../../../fuzz/corpus/journal/batch-marks"),
+            include_bytes!("../../../../fuzz/corpus/journal/head"),
+            include_bytes!("../../../../fuzz/corpus/journal/head-list"),
         ];
         let mut bytes = kept[which].to_vec();
         for (at, width, value) in changes {

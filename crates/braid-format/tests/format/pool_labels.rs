@@ -1,8 +1,6 @@
 //! Labels of pools round-trip; all other bytes are refused, and the invalid field is named.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
 use braid_format::pool::{
     OWNER_SLOTS_MIN, POOL_FIELDS, PoolHeader, PoolLabel, PoolMember, PoolMemberLayout, PoolMemberState, PoolState,
     owner_slots_for,

@@ -1,6 +1,5 @@
 //! Every number used in arithmetic has a range, as in the table in `docs/internals/format/README.md`: its largest value is accepted, and
 //! the next one is refused, under right checksums.
-#![allow(clippy::unwrap_used)]
 
 use braid_format::journal::{HEAD_BYTES, LostStripe, decode_batch, decode_head, encode_head};
 use braid_format::limits::{COUNTER_MAX, COUNTER_WRITE_MAX, EPOCH_MAX, STRIPE_NUMBER_MAX};
@@ -11,12 +10,12 @@ use braid_format::register::{REGISTER_BYTES, StoredRegister};
 use braid_format::{Label, Uuid};
 
 const DOCUMENT: &str = concat!(
-    include_str!("../../../docs/internals/format/README.md"),
-    include_str!("../../../docs/internals/format/label.md"),
-    include_str!("../../../docs/internals/format/bitmap-and-journal.md"),
-    include_str!("../../../docs/internals/format/lineages.md"),
-    include_str!("../../../docs/internals/format/pools.md"),
-    include_str!("../../../docs/internals/format/registers.md"),
+    include_str!("../../../../docs/internals/format/README.md"),
+    include_str!("../../../../docs/internals/format/label.md"),
+    include_str!("../../../../docs/internals/format/bitmap-and-journal.md"),
+    include_str!("../../../../docs/internals/format/lineages.md"),
+    include_str!("../../../../docs/internals/format/pools.md"),
+    include_str!("../../../../docs/internals/format/registers.md"),
 );
 const ARRAY: Uuid = Uuid::from_bytes(*b"braid-test-array");
 
@@ -73,13 +72,13 @@ fn seal_unit(bytes: &mut [u8]) {
 }
 
 fn golden(structure: &str) -> Golden {
-    let label = include_bytes!("../../../tests/golden/labels/raid10_everything_member3.bin");
-    let pool = include_bytes!("../../../tests/golden/pools/label_member2.bin");
-    let head = include_bytes!("../../../tests/golden/journal/head.bin");
-    let batch = include_bytes!("../../../tests/golden/journal/batch.bin");
-    let start = include_bytes!("../../../tests/golden/pools/start_lacking.bin");
-    let register = include_bytes!("../../../tests/golden/register/register.bin");
-    let pool_batch = include_bytes!("../../../tests/golden/pools/batch.bin");
+    let label = include_bytes!("../../../../tests/golden/labels/raid10_everything_member3.bin");
+    let pool = include_bytes!("../../../../tests/golden/pools/label_member2.bin");
+    let head = include_bytes!("../../../../tests/golden/journal/head.bin");
+    let batch = include_bytes!("../../../../tests/golden/journal/batch.bin");
+    let start = include_bytes!("../../../../tests/golden/pools/start_lacking.bin");
+    let register = include_bytes!("../../../../tests/golden/register/register.bin");
+    let pool_batch = include_bytes!("../../../../tests/golden/pools/batch.bin");
     let of_label =
         |at| Golden { bytes: label.to_vec(), at, seal: seal_label, accepted: |bytes| Label::decode(bytes).is_ok() };
     let of_pool =
@@ -198,7 +197,7 @@ fn a_writer_has_room_behind_the_reader_s_limit() {
     assert!(Checkpoint::decode(&beyond.encode()).is_err(), "it can be written, and no reader accepts it");
     assert_eq!(LostStripe::new(STRIPE_NUMBER_MAX + 1, 1, &[0]), None);
     let mut bytes = [0; HEAD_BYTES];
-    let golden = include_bytes!("../../../tests/golden/journal/head.bin");
+    let golden = include_bytes!("../../../../tests/golden/journal/head.bin");
     bytes[..golden.len()].copy_from_slice(golden);
     let (head, lost) = decode_head(&ARRAY, &bytes).unwrap();
     encode_head(&ARRAY, &braid_format::journal::JournalHead { generation: COUNTER_MAX + 2, ..head }, &lost, &mut bytes);

@@ -1,17 +1,16 @@
 //! `docs/internals/format/` specifies the formats byte by byte. Its tables are compared with the code.
-#![allow(clippy::unwrap_used)]
 
 use std::mem::{offset_of, size_of};
 
 use braid_format::{FIELDS, LABEL_BYTES, MAGIC, RawLabel, RawMember, RawSpan, RawZone, VERSION};
 
 const DOCUMENT: &str = concat!(
-    include_str!("../../../docs/internals/format/README.md"),
-    include_str!("../../../docs/internals/format/label.md"),
-    include_str!("../../../docs/internals/format/bitmap-and-journal.md"),
-    include_str!("../../../docs/internals/format/lineages.md"),
-    include_str!("../../../docs/internals/format/pools.md"),
-    include_str!("../../../docs/internals/format/registers.md"),
+    include_str!("../../../../docs/internals/format/README.md"),
+    include_str!("../../../../docs/internals/format/label.md"),
+    include_str!("../../../../docs/internals/format/bitmap-and-journal.md"),
+    include_str!("../../../../docs/internals/format/lineages.md"),
+    include_str!("../../../../docs/internals/format/pools.md"),
+    include_str!("../../../../docs/internals/format/registers.md"),
 );
 
 /// Returns offset, size and name of each field in the table under a heading.
@@ -123,7 +122,7 @@ fn ranges(heading: &str, names: &[&str]) -> (impl Fn(&str) -> std::ops::Range<us
 fn the_journal_matches() {
     use braid_format::journal::{BATCH_BLOCKS_MAX, ENTRIES_MAX, HEAD_BYTES, LOST_STRIPES_MAX, RING_OFFSET_BYTES};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
-    let head = include_bytes!("../../../tests/golden/journal/head.bin");
+    let head = include_bytes!("../../../../tests/golden/journal/head.bin");
     let names = [
         "crc",
         "magic",
@@ -149,7 +148,7 @@ fn the_journal_matches() {
     assert_eq!(fields(rows[1]), (7, 0b101, vec![1, 3, 255, 255, 255, 255]));
     assert!(list + LOST_STRIPES_MAX * row_bytes <= HEAD_BYTES && RING_OFFSET_BYTES == 2 * HEAD_BYTES as u64);
 
-    let batch = include_bytes!("../../../tests/golden/journal/batch.bin");
+    let batch = include_bytes!("../../../../tests/golden/journal/batch.bin");
     let names = [
         "crc",
         "magic",
@@ -213,7 +212,7 @@ fn records_addresses_and_owners_match() {
     let crc = |pieces: &[&[u8]]| u64::from(crc32c::crc32c(&pieces.concat()));
     let names = ["kind", "reserved", "life", "owner", "logical", "crc", "present", "zero"];
     let (range, record_bytes) = ranges("### A record", &names);
-    let table = include_bytes!("../../../tests/golden/pools/table.bin");
+    let table = include_bytes!("../../../../tests/golden/pools/table.bin");
     let record = |k: usize| &table[k * record_bytes..(k + 1) * record_bytes];
     let read = |k: usize| {
         names.iter().filter(|name| **name != "crc").map(|name| number(&record(k)[range(name)])).collect::<Vec<_>>()
@@ -232,7 +231,7 @@ fn records_addresses_and_owners_match() {
     }
 
     let (range, word_bytes) = ranges("### An address", &["block", "check"]);
-    let sector = include_bytes!("../../../tests/golden/pools/addresses.bin");
+    let sector = include_bytes!("../../../../tests/golden/pools/addresses.bin");
     assert_eq!(sector.len(), 64 * word_bytes);
     for (slot, word) in (0u8..).zip(sector.chunks(word_bytes)) {
         let block = u64::from(slot) * 0x1234_5678;
@@ -267,7 +266,7 @@ fn records_addresses_and_owners_match() {
         "crc",
     ];
     let (range, owner_bytes) = ranges("### An owner", &names);
-    let owners = include_bytes!("../../../tests/golden/pools/owners.bin");
+    let owners = include_bytes!("../../../../tests/golden/pools/owners.bin");
     assert_eq!(owners.len(), 3 * owner_bytes);
     let owner = |k: usize| &owners[k * owner_bytes..(k + 1) * owner_bytes];
     let read = |k: usize, names: &[&str]| names.iter().map(|name| number(&owner(k)[range(name)])).collect::<Vec<_>>();
@@ -292,7 +291,7 @@ fn records_addresses_and_owners_match() {
 fn the_log_ring_of_a_pool_matches() {
     use braid_format::pool::{BATCH_UNITS_MAX, MISSING_MAX, VOLUME_BLOCKS_MAX, VOLUME_BYTES_MAX};
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));
-    let batch = include_bytes!("../../../tests/golden/pools/batch.bin");
+    let batch = include_bytes!("../../../../tests/golden/pools/batch.bin");
     let names = [
         "magic", "crc", "tag", "units", "blocks", "run", "sequence", "commit", "members", "mark", "index", "batches",
         "reserved",
@@ -324,7 +323,7 @@ fn the_log_ring_of_a_pool_matches() {
     assert_eq!(read(15), [3, 0, 0, 5, 14, first + 15, 0, 0]);
     let records: Vec<u8> = [0, 1, 2, 3].iter().map(|at| unit(*at)[range("record")][0]).collect();
     assert_eq!(records, [1, 0, 2, 3]);
-    let owners = include_bytes!("../../../tests/golden/pools/owners.bin");
+    let owners = include_bytes!("../../../../tests/golden/pools/owners.bin");
     for (at, owner) in [(4, 0), (9, 1), (15, 2)] {
         let image = &batch[header_bytes + (at + 1) * unit_bytes..][..256];
         assert_eq!(image, &owners[owner * 256..][..256]);
@@ -336,7 +335,7 @@ fn the_log_ring_of_a_pool_matches() {
     }
     assert!(batch[header_bytes + 20 * unit_bytes..].iter().all(|byte| *byte == 0));
 
-    let start = include_bytes!("../../../tests/golden/pools/start.bin");
+    let start = include_bytes!("../../../../tests/golden/pools/start.bin");
     let names = [
         "magic",
         "crc",
@@ -362,11 +361,11 @@ fn the_log_ring_of_a_pool_matches() {
     assert_eq!((field("run"), field("sequence"), field("commit")), (0xa1a2_a3a4_a5a6_a7a8, 998, 299));
     assert_eq!((field("mark"), field("generation"), field("before")), (0xffff_fff0, 9, 0));
 
-    let lacking = include_bytes!("../../../tests/golden/pools/start_lacking.bin");
+    let lacking = include_bytes!("../../../../tests/golden/pools/start_lacking.bin");
     assert_eq!(number(&lacking[range("before")]), 0xc1c2_c3c4_c5c6_c7c8);
     let parts: Vec<u64> = lacking[range("parts")].as_chunks::<8>().0.iter().map(|part| number(part)).collect();
     assert_eq!((parts.len(), parts[0], parts[2], parts[127]), (128, 299, 260, 295));
-    let settled = include_bytes!("../../../tests/golden/pools/start_settled.bin");
+    let settled = include_bytes!("../../../../tests/golden/pools/start_settled.bin");
     assert_eq!(range("settled").len(), 16);
     assert_eq!((settled[range("settled").start], settled[range("settled").end - 1]), (1, 0x80));
     let absent = &lacking[range("absent")];
@@ -419,7 +418,7 @@ fn the_default_layout_matches() {
 
 #[test]
 fn the_register_matches() {
-    let register = include_bytes!("../../../tests/golden/register/register.bin");
+    let register = include_bytes!("../../../../tests/golden/register/register.bin");
     let rows = table("### A register");
     // Without a gap, up to the last byte.
     let end = rows.iter().fold(0, |end, (offset, size, name)| {

@@ -1,9 +1,6 @@
 //! A raid0 whose chunk is not a power of two ends before its last zone does; its label still reproduces the geometry.
 
-#![allow(clippy::unwrap_used)]
-
-mod support;
-
+use crate::support;
 use braid_format::Label;
 use braid_geometry::{Level, Spec};
 

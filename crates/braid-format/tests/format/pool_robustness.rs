@@ -1,5 +1,4 @@
 //! On-disk structures of pools round-trip; all other bytes are validated, and none of them causes a panic.
-#![allow(clippy::unwrap_used)]
 
 use braid_format::Uuid;
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER, fuzz_pool, fuzz_pool_label};

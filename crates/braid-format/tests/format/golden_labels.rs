@@ -2,10 +2,8 @@
 //!
 //! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist. A format
 //! that changes gets new files; old ones stay.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
 use std::path::PathBuf;
 
 use braid_format::{ArrayState, Label, MemberState};

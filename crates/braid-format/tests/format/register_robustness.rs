@@ -1,11 +1,10 @@
 //! Any bytes in place of a voter's register are validated, and none of them causes a panic.
-#![allow(clippy::unwrap_used)]
 
 use braid_format::fuzz::fuzz_register;
 use braid_format::register::{REGISTER_BYTES, StoredRegister};
 use proptest::prelude::*;
 
-const KEPT: &[u8] = include_bytes!("../../../fuzz/corpus/register/pair");
+const KEPT: &[u8] = include_bytes!("../../../../fuzz/corpus/register/pair");
 
 /// Sets right checksums in both slots.
 fn seal(bytes: &mut [u8]) {
@@ -19,9 +18,9 @@ fn seal(bytes: &mut [u8]) {
 fn the_corpus_of_the_fuzzer_is_accepted() {
     let slots = KEPT.as_chunks::<REGISTER_BYTES>().0;
     assert!(slots.len() == 2 && slots.iter().all(|slot| StoredRegister::decode(slot).is_ok()));
-    let first = include_bytes!("../../../fuzz/corpus/register/first");
+    let first = include_bytes!("../../../../fuzz/corpus/register/first");
     assert!(StoredRegister::decode(first).is_ok_and(|register| register.epoch == 0));
-    let torn = include_bytes!("../../../fuzz/corpus/register/torn-first");
+    let torn = include_bytes!("../../../../fuzz/corpus/register/torn-first");
     let [first, second] = torn.as_chunks::<REGISTER_BYTES>().0 else { panic!("two slots") };
     assert!(StoredRegister::newest([first, second]).is_ok_and(|register| register.generation == 6));
 }

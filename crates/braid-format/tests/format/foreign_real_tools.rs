@@ -1,5 +1,4 @@
 //! Detects what real programs create. A missing program fails the test and is named: `make tools` installs all of them.
-#![allow(clippy::unwrap_used)]
 
 use std::fs::{self, File};
 use std::io::Write;

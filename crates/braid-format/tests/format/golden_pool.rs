@@ -2,10 +2,8 @@
 //! bytes.
 //!
 //! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist.
-#![allow(clippy::unwrap_used)]
 
-mod support;
-
+use crate::support;
 use std::path::{Path, PathBuf};
 
 use braid_format::fuzz::{POOL_INDEX, POOL_MEMBER};

@@ -2,7 +2,6 @@
 //! bytes.
 //!
 //! A file is created only by running this test with `BRAID_WRITE_GOLDEN=1`, and only if it does not exist.
-#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 
