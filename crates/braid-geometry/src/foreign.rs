@@ -1,7 +1,7 @@
 //! Layouts that Linux md creates and Braid only reads: other rotations of parity, and raid10 far and offset.
 //!
 //! The kernel's code defines them (`raid5_compute_sector` in `raid5.c`, `__raid10_find_phys` in `raid10.c`).
-//! `tests/layouts_of_md_only.rs` compares with a transcript of that code, and `tests/golden/md-layouts` with what md wrote.
+//! `tests/geometry/layouts_of_md_only.rs` compares with a transcript of that code, and `tests/golden/md-layouts` with what md wrote.
 
 use crate::cell::Cell;
 use crate::{Layout, Spec};

@@ -1,12 +1,10 @@
 //! Compares thousands of small arrays block by block, in every direction, with the model of md's rules.
 
-mod common;
-
+use crate::common::{Content, Numbers, Table, UNUSED, expand, model};
 use braid_geometry::{
     BLOCK_BYTES, ContentKind, Geometry, Layout, Level, MemberContent, Spec, Stripe, StripePosition, StripeRole,
     ZonePolicy,
 };
-use common::{Content, Numbers, Table, UNUSED, expand, model};
 
 fn content(place: MemberContent) -> (Content, u64) {
     match place {

@@ -1,10 +1,8 @@
 //! Grows thousands of small arrays step by step, and compares each block by block: existing blocks keep their locations, new
 //! blocks have the right number of copies, and no location holds two blocks.
 
-mod common;
-
+use crate::common::{Content, Numbers, UNUSED, expand};
 use braid_geometry::{BLOCK_BYTES, ContentKind, Geometry, GeometryError, Level, MemberContent, Spec, ZonePolicy};
-use common::{Content, Numbers, UNUSED, expand};
 
 /// Returns the locations of all copies of every block of the array.
 fn locations(geometry: &Geometry) -> Vec<Vec<(u16, u64)>> {

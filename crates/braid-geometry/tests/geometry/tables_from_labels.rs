@@ -1,12 +1,10 @@
 //! Zone tables read from a label are not trusted: invalid ones are rejected, and accepted ones are laid out correctly.
 
-mod common;
-
+use crate::common::{self, Numbers};
 use braid_geometry::{
     BLOCK_BYTES, CHUNK_BYTES_MAX, Geometry, GeometryError, Layout, Level, MemberContent, Spec, Zone, ZoneFault,
     ZonePolicy,
 };
-use common::Numbers;
 
 const C: u64 = 65_536;
 

@@ -1,9 +1,7 @@
 //! Compares the layout that Braid computes with what md wrote, block by block, for every array in `tests/golden/md-layouts`.
 
-mod common;
-
+use crate::common::{Content, expand, model};
 use braid_geometry::{BLOCK_BYTES, ContentKind, Geometry, Layout, Level, Run, Spec, ZonePolicy};
-use common::{Content, expand, model};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;

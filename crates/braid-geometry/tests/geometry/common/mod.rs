@@ -3,9 +3,6 @@
 //! The model is independent of the crate: it uses no division, no zone arithmetic and no inverse map. It fills a table of
 //! chunks cell by cell, in the order in which md fills them, with cursors that advance.
 
-// Each test compiles this file separately, and no test uses all of it.
-#![allow(dead_code)]
-
 use braid_geometry::{ContentKind, Layout, Level, Spec, ZonePolicy};
 
 /// A splitmix64 sequence: the same numbers in every run.
