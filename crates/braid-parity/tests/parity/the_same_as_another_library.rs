@@ -1,10 +1,8 @@
 //! Compares P, Q and recovered blocks with `rusty_erasure`, which computes as Intel's ISA-L does: an independent library over the
 //! same field.
 
-mod common;
-
+use crate::common::{Numbers, lengths, slices};
 use braid_parity::{BlockRole, Parity, StripeDamage};
-use common::{Numbers, lengths, slices};
 use rusty_erasure::raid::{pq_check, pq_gen, xor_gen};
 use rusty_erasure::{Coder, Matrix, gf};
 

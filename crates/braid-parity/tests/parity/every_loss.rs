@@ -1,9 +1,7 @@
 //! Recovers every failure that raid5 and raid6 tolerate, each single block and each pair of blocks, with each implementation.
 
-mod common;
-
+use crate::common::{Numbers, naive_pq};
 use braid_parity::{BlockRole, DATA_MAX, Parity, Unrecoverable};
-use common::{Numbers, naive_pq};
 
 /// The intact blocks of a stripe.
 struct Stripe {

@@ -3,10 +3,8 @@
 //!
 //! `BRAID_PARITY_SEED=N` runs the history of that seed, `BRAID_PARITY_HISTORIES=N` runs N histories.
 
-mod common;
-
+use crate::common::{Numbers, naive_pq, slices};
 use braid_parity::{BlockRole, Parity, StripeDamage};
-use common::{Numbers, naive_pq, slices};
 
 fn setting(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))

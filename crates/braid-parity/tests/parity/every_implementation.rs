@@ -1,10 +1,8 @@
 //! Compares each implementation with the definition, for many lengths, alignments and numbers of blocks, and checks that no byte
 //! beyond a block is written.
 
-mod common;
-
+use crate::common::{Numbers, lengths, naive_pq, power, slices, times};
 use braid_parity::{DATA_MAX, Parity, StripeDamage};
-use common::{Numbers, lengths, naive_pq, power, slices, times};
 
 const GUARD: u8 = 0xa5;
 

@@ -1,9 +1,7 @@
 //! Checks that the damaged block of a raid6 stripe is found, and that damage of a raid5 stripe is detected.
 
-mod common;
-
+use crate::common::{Numbers, naive_pq, power, slices, times};
 use braid_parity::{Parity, StripeDamage};
-use common::{Numbers, naive_pq, power, slices, times};
 
 fn stripe(numbers: &mut Numbers, width: usize, len: usize) -> (Vec<Vec<u8>>, Vec<u8>, Vec<u8>) {
     let data = numbers.blocks(width, len);

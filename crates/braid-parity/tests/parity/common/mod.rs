@@ -1,8 +1,5 @@
 //! Shared test code: a slow model that follows the definition byte by byte, and a generator of random numbers.
 
-// Each test compiles this file separately, and no test uses all of it.
-#![allow(dead_code)]
-
 /// A splitmix64 sequence: the same numbers in every run.
 pub struct Numbers(pub u64);
 
