@@ -212,7 +212,8 @@ pub struct LoadFrontend {
     slots: Vec<IoSlot>,
     /// Slots that wait for a free block, or for their time in the schedule.
     idle: Vec<u32>,
-    /// Slots whose buffer the kernel still holds, of an I/O that completed by its time limit.
+    /// Slots of I/Os that completed by their time limit while the kernel still holds the buffer. They are not used
+    /// until it is released.
     kept: Vec<u32>,
     /// A copy from the current load, beside fields that each I/O touches anyway.
     device: DeviceId,
@@ -227,7 +228,8 @@ pub struct LoadFrontend {
     in_flight: u32,
     left: u64,
     deadline_ns: u64,
-    /// When the phase was over, and how many I/Os had completed by then: I/Os that complete later are not part of the rate.
+    /// When the phase was over, in nanoseconds of loop time, and the number of I/Os completed by then. I/Os that
+    /// complete later do not count in the rate.
     over: Option<(u64, u64)>,
     /// The latest latency with, in the lowest bit, whether it was of a read, and how often that value was recorded in succession.
     run: (u64, u64),

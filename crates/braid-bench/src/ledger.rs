@@ -4,8 +4,8 @@
 
 /// Writes of a block are numbered from 1 to this, and then from 1 again.
 const GENERATION_MAX: u8 = 0x3f;
-/// A write failed: the block may hold the old or the new content. The number is used up all the same, so that neither content is mistaken for the
-/// next write.
+/// Flag: a write failed, and the block may hold the old or the new content. The number of that write is used up: a
+/// later write has another number, so that a read of it is not mistaken for either content.
 const UNKNOWN: u8 = 0x40;
 /// An I/O is in flight.
 const BUSY: u8 = 0x80;

@@ -80,7 +80,7 @@ pub struct PlanRequest {
     disks: Vec<Disk>,
     /// The given sizes are those of data areas.
     data_sizes: bool,
-    /// One for each level to show.
+    /// The specification of each level to show.
     specs: Vec<Spec>,
     chunk_bytes: u64,
     zones: ZonePolicy,

@@ -1,4 +1,7 @@
 //! The lives of a scenario: what the administrator does in each, how it ends, and what happens to disks afterwards.
+//!
+//! A scenario acts on one redundant array. Its *victim* is the first disk in `Mirror::victims`: the member that the
+//! scenario fails, pulls, returns or replaces. Its *successor* is the disk that replaces a member. Times are virtual.
 
 use crate::workload::ClientLoad;
 use crate::world::{Crash, World};
@@ -6,29 +9,31 @@ use crate::world::{Crash, World};
 /// One action of the administrator.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
-    /// Clients work, on any blocks or on this area of first block and count; the next step waits for them or not.
+    /// Clients send requests, to all blocks or to this area (first block and number of blocks). The last field says
+    /// whether the next step waits until they have ended.
     Work(ClientLoad, Option<(u64, u64)>, Wait),
-    /// Waits for this many nanoseconds.
+    /// Waits for this many nanoseconds. `u64::MAX`: reports the moment `nothing more to do`, at which the crash of the
+    /// life may aim, and waits 2 ms.
     Rest(u64),
-    /// Waits until no bit is dirty, or until none will be cleared any more.
+    /// Waits until the write-intent bitmap has no dirty region, at most 100 ms.
     AwaitClean,
-    /// Waits until the victim is in sync again, or until it will not be any more.
+    /// Waits until the victim has been promoted to in sync, at most 300 ms.
     AwaitWhole,
-    /// Waits until the next moment of this kind, or for a while.
+    /// Waits until the moment of this name comes once more, at most 50 ms (40 s for `dropped`).
     Await(&'static str),
-    /// Fails the victim.
+    /// The administrator fails the victim.
     Fail,
-    /// Pulls the victim.
+    /// Pulls the victim's disk without an order to the array.
     Pull,
-    /// Fills the file system of the members until the life ends.
+    /// Fills the file system that holds all members until the life ends. Any number of members may fail.
     FillUp,
-    /// Pulls one member more than an array with parity tolerates, together or one after the other.
+    /// Pulls one member more than an array with parity tolerates, all at once or with pauses.
     PullMany,
-    /// Returns the victim, if the array accepts it.
+    /// Returns the victim as the member that it was. The array may refuse.
     Return,
-    /// Returns the victim; if that is refused, a new disk takes its place.
+    /// As [`Step::Return`]; after a refusal, as [`Step::Renew`].
     Back,
-    /// Puts a new disk in the place of the victim.
+    /// Wipes the victim's disk and rebuilds the victim on it as a new member.
     Renew,
     /// From now on this many of a million I/Os of the victim hang.
     Hang(u32),
@@ -36,9 +41,10 @@ pub enum Step {
     WriteErrors(u32),
     /// Replaces the victim, or the healthy member, by a disk that is not a member.
     Replace(ReplaceTarget),
-    /// Waits until the successor has taken over, or until it will not any more.
+    /// Waits until the successor has replaced the member, at most 300 ms.
     AwaitReplaced,
-    /// From the next freeze on, flushes of the successor fail: it is about to take over.
+    /// From the next freeze of the device on, all flushes of the successor fail. The device is frozen when the
+    /// successor is about to take over.
     FaultSuccessor,
     /// Flushes of the successor succeed again.
     HealSuccessor,
@@ -48,17 +54,17 @@ pub enum Step {
     GrowByDisks,
     /// Makes this many blocks unreadable on every in-sync member.
     Unreadable(u64),
-    /// Writes the unreadable blocks.
+    /// Writes all blocks that are unreadable, and waits for the writes.
     Overwrite,
-    /// Writes parts of the unreadable stripes.
+    /// Writes one block of each unreadable range, which leaves the other blocks of the stripe unreadable.
     WriteParts,
     /// Writes everything, stripe by stripe, and flushes.
     WriteAll,
     /// Reads everything.
     ReadAll,
-    /// Starts this many reads of everything, which go on during the next steps.
+    /// Starts this many clients that each read everything during the next steps.
     ReadBeside(u32),
-    /// Checks and repairs copies.
+    /// Rots some copies, and checks and repairs the array.
     Check,
     /// Moves the journal to a disk that does not hold it, if there is one and the array accepts it.
     JournalOn,
@@ -91,23 +97,23 @@ pub enum Wait {
 /// What happens to disks between two lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BetweenLives {
-    /// All others are lost, if the victim was promoted in the last life.
+    /// All disks but the victim are lost, if the victim was promoted in the last life and not dropped since.
     LoseOthers,
-    /// All but a random member are lost, if all are in sync.
+    /// All disks but one random member are lost, if the labels of all members call all of them in sync.
     LoseAllButOne,
-    /// All but the victim are lost, if all are in sync.
+    /// All disks but the victim are lost, if the labels of all members call all of them in sync.
     LoseOthersOfAll,
-    /// All others are lost, if the successor's label calls it in sync.
+    /// All disks but the successor are lost, if the successor's label calls it in sync.
     LoseOthersOfSuccessor,
-    /// The victim is served separately from the others when the next life begins.
+    /// At the next start the victims are first served without the healthy member, as if in another machine.
     SplitBrain,
-    /// A disk is copied.
+    /// The content of a victim's disk is copied; if there is a copy already, as [`BetweenLives::Restore`].
     Copy,
-    /// The copy takes the place of the disk.
+    /// The copy replaces the content of its disk; if there is no copy, as [`BetweenLives::Copy`].
     Restore,
     /// This many blocks become unreadable on every member.
     Unreadable(u64),
-    /// Of an array with parity, at most as many members are lost as it tolerates; those lost before are back.
+    /// Of an array with parity, a random number of members is lost, at most as many as it tolerates.
     LoseSome,
     /// One member more is lost than the array tolerates.
     LoseMany,

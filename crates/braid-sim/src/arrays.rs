@@ -15,15 +15,15 @@ use crate::rng::Rng;
 pub enum ArrayKind {
     /// The members are concatenated.
     Concat,
-    /// Striped by zones.
+    /// Striped across the members, in zones if their sizes differ.
     Raid0,
     /// Every byte is on every member.
     Raid1,
     /// Every byte is on some of the members.
     Raid10,
-    /// Every byte is on one member, with one parity.
+    /// Every byte is on one member; each stripe has one parity block (P).
     Raid5,
-    /// Every byte is on one member, with two parities.
+    /// Every byte is on one member; each stripe has two parity blocks (P and Q).
     Raid6,
 }
 
@@ -106,7 +106,8 @@ impl PlainArray {
     /// # Errors
     /// The error of a disk.
     pub async fn start(&self, port: &Port, order: &[LeafId]) -> Result<(), braid_engine::io::LeafError> {
-        // Data read from a disk's cache must survive the next power cut.
+        // A read may return data that is only in a disk's cache and that a power cut would then take back. The flush
+        // makes it durable before the first read.
         for leaf in order {
             port.flush(*leaf).await?;
         }

@@ -20,9 +20,9 @@ impl Bounds {
     pub const NONE: Bounds = Bounds { lives: u32::MAX, actions: u32::MAX, clients: u32::MAX, requests: u32::MAX };
 
     pub(crate) const NAMES: [&str; 4] = ["lives", "actions", "clients", "requests"];
-    /// The smallest useful value of each limit.
+    /// The smallest useful value of each limit, in the order of the fields.
     pub(crate) const LEAST: [u32; 4] = [0, 0, 1, 1];
-    /// The largest value worth trying: no seed draws more.
+    /// The largest value to try for each limit, in the order of the fields: no seed draws more.
     pub(crate) const MOST: [u32; 4] = [12, 16, 5, 120];
 
     pub(crate) fn at(&mut self, which: usize) -> &mut u32 {

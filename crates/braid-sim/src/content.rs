@@ -1,8 +1,8 @@
 //! Sectors that identify themselves.
 //!
 //! Every sector of 512 bytes that the workload writes names the device, the block, the sector within the block and the
-//! version. A pattern that follows from those fills the rest. So a stray, torn or foreign sector identifies itself,
-//! and no other content passes for data by luck.
+//! version. The rest of the sector is a pattern computed from these. So a stray or torn sector, or one of another
+//! block, is recognized, and no other content passes for data by chance.
 
 use crate::rng::mix;
 

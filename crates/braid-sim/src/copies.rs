@@ -24,11 +24,12 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Reads every copy as a client might and checks it against the oracle and the other copies. No request is in
-    /// flight.
+    /// Reads every copy of each block, checks it against the oracle, and compares the copies. Requires that no request
+    /// is in flight.
     ///
     /// # Errors
-    /// A copy holds content that must not be there, or two copies differ.
+    /// A copy holds content that no read may return, two copies differ, or the parity of a stripe does not match its
+    /// data.
     pub fn verify(&self, world: &World, oracle: &mut Oracle) -> Result<(), Violation> {
         let block_bytes = BLOCK_BYTES as u64;
         for block in 0..oracle.blocks(self.number) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Kinds that must have happened at least once, by the number of seeds from which that is demanded.
+/// Lists of kinds, as `group.kind`. A range of at least that many seeds must exercise each kind of the list.
 pub type Required = &'static [(u64, &'static [&'static str])];
 
 /// Named counts. A name is `group.kind`, with one dot.

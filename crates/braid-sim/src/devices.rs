@@ -11,7 +11,7 @@ use crate::meta::Port;
 /// Maximum size in bytes of one read: longer reads are split, because simulated memory is small.
 const READ_BYTES_MAX: u64 = 1 << 20;
 
-/// Set in the tags of requests of tasks; the tags of client requests are small.
+/// The bit that marks the tags of requests of tasks. Tags of clients' requests do not reach it.
 pub(crate) const OF_TASKS: u64 = 1 << 63;
 
 impl DeviceRequest {
@@ -32,7 +32,8 @@ struct Running {
 pub(crate) enum Completed {
     /// The task gets the reply.
     Reply(u64, DeviceReply),
-    /// The request is retried on the same shard, which knows which disk did not reply.
+    /// The request is sent once more to the same shard, because that shard knows which disk did not reply in time. The
+    /// fields are the shard, the task's number of the request, and the request.
     Retry(u16, u64, DeviceRequest),
 }
 
@@ -107,7 +108,7 @@ impl Requests {
                     DeviceRequest { is_retry: true, ..task_request.clone() },
                 );
             }
-            // A disk may still overwrite the memory that was read into.
+            // A disk that did not reply may still write to the memory of this read: the data is not passed on.
             let late = if reads { Err(IoError::of(ErrorKind::TimedOut)) } else { Ok(Vec::new()) };
             return Completed::Reply(number, completion.result.and(late));
         }

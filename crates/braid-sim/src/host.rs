@@ -1,6 +1,6 @@
 //! The simulated process: its shards, the messages between them, and the publication of layouts to each shard.
 //!
-//! It makes no decisions about data. It stands for `braid-ring` of the real program.
+//! The host takes the place of `braid-ring` in the real program. It makes no decisions about data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use crate::memory::Memory;
 use crate::rng::Rng;
 use crate::world::{World, WorldEvent};
 
-/// Tag of requests whose client disconnects before they begin. No simulated client uses it.
+/// Tag of requests that the shard drops when it begins them, because their client has disconnected. No simulated client
+/// uses this tag.
 const CALLED_OFF: u64 = OF_TASKS - 1;
 
 /// An event that the shards report to the simulated world.
@@ -32,13 +33,13 @@ pub enum HostEvent {
     Done(Completion),
     /// The buffer of a request that was answered earlier is free.
     Released(u64),
-    /// The publish with this number is complete: no request uses the layout any more that it replaced.
+    /// The publish with this number is complete on all shards: no request uses the replaced layout any more.
     Drained(u64),
     /// The freeze with this number is complete: every shard has frozen the device.
     Frozen(u64),
     /// The task request with this number has ended.
     TaskReply(u64, DeviceReply),
-    /// The part of a job with this number has ended.
+    /// The part of a job (a range to be compared or copied) with this number has ended.
     Synced(u64, Result<Compared, IoError>),
     /// The home shard of an array's regions has completed the call with this number.
     RegionCallDone(u64),
@@ -79,13 +80,13 @@ pub struct Host {
     channels: Vec<Channel<ShardMessage>>,
     mailboxes: Vec<Channel<Mail>>,
     publishes: BTreeMap<u64, Publish>,
-    /// By number of the freeze: how many shards have not frozen yet.
+    /// By number of the freeze, the number of shards that have not frozen the device yet.
     freezes: BTreeMap<u64, usize>,
-    /// Memory of the parts of jobs, by number.
+    /// The buffer of each part of a job in flight, by the part's number, and its length in bytes.
     syncs: BTreeMap<u64, (Buf, usize)>,
     /// Requests of tasks to devices.
     requests: Requests,
-    /// By shard: whether an end of turn is scheduled for its driver.
+    /// By shard, whether the event that ends its driver's turn is scheduled.
     turns: Vec<bool>,
     /// Maximum delay of a message to each shard, in nanoseconds.
     message_ns_max: Vec<u64>,
@@ -209,8 +210,8 @@ impl Host {
         // Derived from the tag, so that it draws no random number.
         let choice = request.tag.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61;
         if choice == 0 && request.op == Op::Write {
-            // Another client first sends the same data to another offset, and disconnects before the shard looks at
-            // the request.
+            // At times another client sends the same data to the next offset first, and disconnects before the shard
+            // begins that request. The shard must drop it.
             let gone = Request { offset: request.offset + request.len, tag: CALLED_OFF, ..*request };
             self.with(world, shard, |shard, sink| {
                 if shard.enter(&gone, sink).is_ok() {

@@ -14,21 +14,21 @@ const SIZE_MIN: u64 = (1 << 20) + 8192;
 /// Disks for the journal of one array with parity.
 #[derive(Default)]
 pub struct JournalDisks {
-    /// These are no members.
+    /// Disks that may hold the journal. None is a member.
     pub disks: Vec<usize>,
-    /// A disk that is too small.
+    /// A disk that is too small for a journal: the array must refuse it and never write to it.
     pub(crate) small: Option<usize>,
-    /// Of these, the disks where the ring may be, if it is not on the members.
+    /// Of `disks`, those that may hold the ring of the journal; empty if the ring is on the members.
     pub holders: BTreeSet<usize>,
-    /// Disks that an older copy has replaced.
+    /// Of `disks`, those whose content was replaced by an older copy.
     pub old: BTreeSet<usize>,
-    /// A copy of one of them.
+    /// One of `disks`, and a copy of its content.
     image: Option<(usize, Image)>,
     /// The array was stopped cleanly and no start was tried since: the journal is empty.
     pub stopped: bool,
     /// The content of the journal was lost when the array was last started.
     pub lost_at_start: bool,
-    /// The array may not start without a disk that is lost for good: that was checked when it was last started.
+    /// At the last start it was checked that the array must wait, because a disk that it needs is lost for good.
     pub(crate) waits: bool,
     /// Chance in a million that a disk is missing when a life begins.
     unplug: u32,
@@ -39,9 +39,9 @@ pub struct JournalDisks {
 /// The faults of the journal disks.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalHabits {
-    /// They fail.
+    /// The disks make errors.
     pub faults: bool,
-    /// They may be missing, and old copies may replace them.
+    /// The disks may be missing when a life begins, and old copies may replace them.
     pub wild: bool,
 }
 
@@ -88,7 +88,8 @@ impl JournalDisks {
         }
         match (chance.below(6), self.image.take()) {
             (0, None) => self.copy(world, chance),
-            // If a member is missing while the journal is lost for good, only force would start the array.
+            // An old copy loses the journal for good. If a member were missing as well, the array would start only with
+            // force: so restore only if no member is missing or the journal is empty.
             (0, Some(image)) if whole || self.stopped => self.restore(image, world, chance),
             (_, image) => self.image = image,
         }

@@ -10,7 +10,7 @@ use crate::mirrors::Mirror;
 use crate::oracle::Violation;
 use crate::world::World;
 
-/// A start that was refused because the journal was missing: it is checked whether that is right.
+/// A start that was refused because the journal was missing, to be checked: the refusal must have been right.
 pub struct JournalRefusal {
     pub(crate) index: usize,
     /// The disks that were present.

@@ -24,8 +24,9 @@ pub enum Expectation {
     CreateInterrupted,
     /// Its deletion was begun and not acknowledged: it exists, or it does not.
     Deleting,
-    /// Its deletion was not acknowledged, but a scan no longer found it. What the scan read may have been in a cache:
-    /// after a power cut its remains may be found once more and are cleared again. It is never served.
+    /// Its deletion was not acknowledged, but a later scan did not find it. The erasure that the scan saw may be only
+    /// in a disk's cache: after a power cut a scan may find the remains again, and the administrator clears them. The
+    /// array is never served.
     SeenGone,
     /// It was deleted, or its creation was undone: it must never be found again.
     Deleted,
@@ -39,7 +40,7 @@ pub enum OldCopy {
     None,
     /// A copy of this disk was made when the array had been served this many times.
     Made(usize, u64, Image),
-    /// The copy has taken the place of this disk; the image is the content of the disk itself.
+    /// The content of this disk was replaced by the copy; the image is the newer content, to be put back.
     Stands(usize, Image),
 }
 
@@ -53,21 +54,22 @@ pub struct Labelled {
     pub expected: Expectation,
     /// Its disks, by slot.
     pub disks: Vec<usize>,
-    /// A growth was begun and not acknowledged: the array may be larger, on these disks.
+    /// A growth was begun and not acknowledged. The array may have grown, and then has these disks.
     pub growing: Option<Vec<usize>>,
     /// Its level and chunk size.
     pub spec: Spec,
     /// The oracle's number, from the first time that it was served.
     pub number: Option<u64>,
-    /// Both copies of every label are valid: the array was stopped cleanly.
+    /// Both copies of every label are valid, because the array was stopped cleanly: the simulator may rot one of them.
     pub sound: bool,
-    /// A disk failed in the middle of a change of the labels: a write may still be in flight.
+    /// A disk failed during a change of the labels. A label write may still be in flight: the simulator rots no label
+    /// of this array.
     pub tainted: bool,
     /// How many times it was served.
     pub serves: u64,
     /// The old copy of one of its disks.
     pub old: OldCopy,
-    /// Some of its labels were erased while others could not be read: those may be found again.
+    /// Some of its labels were erased while others could not be read. A later scan may find the latter.
     pub scattered: bool,
 }
 
@@ -77,8 +79,8 @@ impl Labelled {
         matches!(self.old, OldCopy::Stands(..))
     }
 
-    /// Copies a disk between two lives, puts the copy in its place once the array was served again, and restores the
-    /// disk itself a life later.
+    /// Advances one step between two lives: copies a disk; once the array was served after that, replaces the disk's
+    /// content by the copy; a life later, restores the newer content.
     pub fn copy_or_restore(&mut self, world: &mut World, chance: &mut Rng) {
         let is_calm = self.expected == Expectation::Exists && self.growing.is_none() && self.disks.len() > 1;
         let all_present = self.disks.iter().all(|disk| !world.disks[*disk].gone);
@@ -91,7 +93,7 @@ impl Labelled {
                 let disk = *chance.pick(&self.disks);
                 OldCopy::Made(disk, self.serves, world.disks[disk].image(chance))
             }
-            // If the array was not served since the copy was made, the copy is no older than the disk.
+            // Only an array that was served since the copy was made has a disk that is newer than the copy.
             OldCopy::Made(disk, serves, copy) if is_calm && all_present && serves < self.serves => {
                 let own = world.disks[disk].image(chance);
                 if copy.has_size_of(&own) {

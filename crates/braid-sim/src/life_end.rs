@@ -25,7 +25,7 @@ impl Sim {
                 self.world.note(format_args!("clean end"));
                 self.world.counters.add("ends", "clean");
                 self.world.leave();
-                // A clean stop may be followed by a shutdown of the machine: unflushed data is lost.
+                // The machine may be shut down after a clean stop: data that was not flushed is lost.
                 if !state.mirrors.is_empty() && self.rng.below(4) == 0 {
                     self.world.counters.add("ends", "clean, then power off");
                     self.world.crash(Crash::Power);
@@ -168,8 +168,8 @@ fn labels_under_way(world: &World, state: &RunState) -> Vec<(usize, usize, u64)>
 /// Corrupts labels that are being written when the power fails: a block may then hold neither the old nor the new
 /// content.
 ///
-/// A label may change in its first sector alone, which no disk tears. Without this fault, writing both copies at once
-/// would look harmless.
+/// Two versions of a label may differ in the first sector only, and a disk writes a sector atomically. Without this
+/// fault, an engine that writes both copies of a label at once would pass.
 fn corrupt_labels(world: &mut World, state: &mut RunState, under_way: Vec<(usize, usize, u64)>, rng: &mut Rng) {
     for (array, disk, offset) in under_way {
         state.labelled[array].sound = false;
@@ -180,8 +180,9 @@ fn corrupt_labels(world: &mut World, state: &mut RunState, under_way: Vec<(usize
     }
 }
 
-/// Returns the enlarged disks of growing arrays at whose new end no write is under way, as index of the array and
-/// disk. A start has made both label copies of such an array whole.
+/// Returns the enlarged disks of growing arrays, as index of the array and disk, on which no write of the label copy at
+/// the new end is in flight or not durable. The start before the growth has made both label copies of these arrays
+/// valid.
 fn copies_that_moved(world: &World, state: &RunState) -> Vec<(usize, usize)> {
     let growing = |l: &&Labelled| l.growing.is_some() && l.expected == Expectation::Exists && !l.tainted;
     let calm = state.phase == "growing" && !world.had_faults();
@@ -194,7 +195,8 @@ fn copies_that_moved(world: &World, state: &RunState) -> Vec<(usize, usize)> {
     disks.filter(moved).collect()
 }
 
-/// Rots the first label copy of these disks, if it says that the other copy is at the new end of the disk.
+/// Rots the label at the beginning of each of these disks, if it says that its copy is at the new end of the disk. That
+/// copy must then suffice.
 fn rot_beside_moved(world: &mut World, state: &mut RunState, moved: Vec<(usize, usize)>, rng: &mut Rng) {
     for (array, disk) in moved {
         let Some(growth) = &mut state.growth else { return };

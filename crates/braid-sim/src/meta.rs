@@ -24,9 +24,9 @@ const NOTES_MAX: usize = 10_000;
 /// An operation that a task requests.
 #[derive(Debug)]
 pub enum TaskRequest {
-    /// Reads this many bytes at this offset.
+    /// Reads at this byte offset, this many bytes.
     Read(LeafId, u64, usize),
-    /// Writes at this offset; the data is durable on return if the flag is set.
+    /// Writes these bytes at this byte offset. With the flag the write is durable on return (FUA).
     Write(LeafId, u64, Vec<u8>, bool),
     /// Flushes.
     Flush(LeafId),
@@ -46,7 +46,7 @@ pub enum TaskRequest {
     Sync(SyncPart),
     /// Sends a call to the home shard of a device's regions.
     Call(DeviceId, ShardId, RegionCall),
-    /// Counts the requests to a device that were answered: eight bytes, little-endian.
+    /// Returns the number of requests to a device that were answered in this life, as eight bytes, little-endian.
     Requests(DeviceId),
     /// Sleeps for this many nanoseconds.
     Sleep(u64),
@@ -73,7 +73,8 @@ struct PortState {
     grown: BTreeMap<u32, Arc<RegionMap>>,
 }
 
-/// Queues the requests of tasks and holds their replies. It is also the [`MetaIo`] of the simulated disks.
+/// Connects tasks to the event loop: queues the requests of tasks and holds the replies. Implements [`MetaIo`] for the
+/// simulated disks.
 #[derive(Clone, Default)]
 pub struct Port(Rc<RefCell<PortState>>);
 

@@ -1,7 +1,9 @@
-//! What the administrator knows of redundant arrays across all lives.
+//! What the administrator knows of redundant arrays across all lives. A "mirror" is here any redundant array, including
+//! those with parity.
 //!
-//! One member of each array is *healthy*: its disk never fails, is never pulled and never failed by hand. So no data
-//! is ever lost, the array always starts, and no request fails.
+//! One member of most arrays is *healthy*: its disk never fails, is never pulled, and the administrator never fails it.
+//! Then no data may be lost, the array must start, and no request may fail. An array without a healthy member may lose
+//! more members than it tolerates.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -32,18 +34,18 @@ pub struct Mirror {
     pub healthy: Option<usize>,
     /// Those of `disks` that may be pulled or failed.
     pub victims: Vec<usize>,
-    /// Disks by which it may grow, and that are not members.
+    /// Disks that are not members, by which the array may grow.
     pub further: Vec<usize>,
-    /// Of these, the disks by which it was to grow when a growth was begun and not acknowledged.
+    /// Of `further`, the disks of a growth that was begun and not acknowledged.
     pub joining: Vec<usize>,
-    /// It has grown by further disks, or may have: the healthy member has no copy of what they alone hold. They never
-    /// fail.
+    /// The array has grown by further disks, or may have. The healthy member has no copy of data that is on these disks
+    /// only, so they never fail.
     pub widened: bool,
-    /// Number of slots, as far as known: those when it was started, and those that it got since.
+    /// Number of slots of the served array at its last start, with the slots added since; 0 before the first start.
     pub slots: u16,
-    /// Its number of slots was to change, and that was not acknowledged.
+    /// A change of the number of slots was begun and not acknowledged.
     pub changes_width: bool,
-    /// A growth was begun and not acknowledged: it may be larger.
+    /// A growth was begun and not acknowledged: the array may be larger.
     pub growing: bool,
     /// Minimum size in blocks: that of the last acknowledged growth.
     pub blocks_min: u64,
@@ -55,25 +57,26 @@ pub struct Mirror {
     pub exists: bool,
     /// The device number under which it serves, while it does.
     pub serves_as: Option<DeviceId>,
-    /// Its copies, or cells of its stripes, may rot while it is checked.
+    /// Copies of its blocks, or blocks of its stripes, may rot before a check.
     pub rots: bool,
     /// Chance in a million that a disk that may be pulled is missing when a life begins.
     pub unplug: u32,
-    /// It may be used in two machines (split brain), and old copies may replace its disks.
+    /// Split brain may occur (two machines use the array separately), and old copies may replace its disks.
     pub wild: bool,
     /// Disks that were used separately from the healthy member, and did not become new members since.
     pub diverged: BTreeSet<usize>,
-    /// The other members have continued without these since.
+    /// The other members have been served since, without the diverged disks.
     pub left_behind: bool,
     /// Disks that old copies have replaced, and that did not become new members since.
     pub old: BTreeSet<usize>,
-    /// A copy of a disk, with the sequence number of its label.
+    /// A copy of a disk's content: the disk, the sequence number of its label, and the content.
     pub image: Option<(usize, u64, Image)>,
     /// Longest time in nanoseconds for which its dirty bits are kept; `None`: drawn for each life.
     pub clear_ns_max: Option<u64>,
-    /// The disk and data start of its copies, by slot, when it was last seen whole.
+    /// The geometry and, by slot, the disk and data start in bytes of each member, recorded when all members were last
+    /// in sync.
     pub places: Option<(Geometry, Vec<(usize, u64)>)>,
-    /// The next start runs its halves separately.
+    /// At the next start the victims are first served without the healthy member (split brain).
     pub split_at_next_start: bool,
     /// Disks that are missing until the last life.
     pub missing: BTreeSet<usize>,
@@ -126,8 +129,8 @@ impl Mirror {
         }
     }
 
-    /// Records the size of the array. If it exceeds what the healthy member holds, zones that grew have no copy on it:
-    /// then no member counts as healthy any more.
+    /// Records the size of a RAID 1 that has not taken further disks. If the array is larger than the healthy member's
+    /// data area, the added zones have no copy there: no member counts as healthy any more.
     pub fn record_size(&mut self, array_bytes: u64, healthy_bytes: u64, oracle: &mut Oracle) {
         let holds = DiskLayout::for_device(healthy_bytes).map_or(0, |places| places.data.bytes);
         if self.spec.level == Level::Raid1 && array_bytes > holds && !self.widened {
@@ -156,14 +159,16 @@ impl Mirror {
         wrong.then_some(why)
     }
 
-    /// Copies a disk between two lives, or replaces one by an older copy, at times.
+    /// Between two lives, with a chance of one in four, does as [`Mirror::copy_or_restore_now`]. Only if `wild`.
     pub fn copy_or_restore(&mut self, world: &mut World, rng: &mut Rng) {
         if self.wild && rng.below(4) == 0 {
             self.copy_or_restore_now(world, rng);
         }
     }
 
-    /// As [`Mirror::copy_or_restore`], always.
+    /// Copies the content of a random victim or, if a copy exists, replaces the victim's content by it. The replacement
+    /// is skipped, and the copy dropped, unless the healthy member's label is newer than the copy and calls that member
+    /// in sync or failed.
     pub fn copy_or_restore_now(&mut self, world: &mut World, rng: &mut Rng) {
         let Some(healthy) = self.healthy.filter(|_| self.exists) else { return };
         match self.image.take() {
@@ -175,7 +180,8 @@ impl Mirror {
                 }
             }
             Some((disk, sequence, image)) => {
-                // A member cannot detect an old copy of a state that a crash may leave.
+                // If the labels did not change since the copy was made, the copy looks like what a crash may leave: no
+                // engine can detect it.
                 let newest = copies::label_on(world, healthy).filter(|label| label.array.sequence > sequence);
                 let own = copies::label_on(world, disk).map(|label| label.member.id);
                 let holds = |state| matches!(state, MemberState::InSync | MemberState::Failed);
@@ -201,11 +207,11 @@ impl Mirror {
     }
 }
 
-/// Returns whether the newest label calls a disk in sync that lost acknowledged writes: the disk was pulled, or a
-/// flush of it failed.
+/// Returns whether the newest label calls a disk in sync that has lost acknowledged writes, because the disk was pulled
+/// or a flush of it failed.
 ///
-/// The newest label is that of the healthy member, if there is one. If this holds, a crash and a loss came together:
-/// unflushed data may be lost.
+/// The healthy member, if there is one, has the newest label. If this returns true, the crash came before the label
+/// recorded the loss of the disk: unflushed data may be lost.
 pub fn is_weak(world: &World, mirror: &Mirror) -> bool {
     let broken = |disk: &&usize| world.disks[**disk].gone || world.disks[**disk].flush_failed;
     let mut broken = mirror.disks.iter().chain(&mirror.others).filter(broken).peekable();

@@ -31,15 +31,17 @@ pub const ALL: u8 = 0xff;
 /// The content that a version gives a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Content {
-    /// The content of the disks when the device was created: anything but data of a device that is in use.
+    /// What the disks held when the device was created. A read may return any content except poison and workload data
+    /// of this device or of another device that is in use.
     Initial,
-    /// The initial content of blocks that a device gained by growing, when there were devices up to this number.
+    /// As [`Content::Initial`], for blocks that a plain device gained by growing. The number is that of the newest
+    /// device at the time of the growth: only devices up to it can have written these blocks before.
     Found(u64),
     /// Blocks that identify themselves.
     Data,
     /// Zeros.
     Zero,
-    /// Zeros, or the previous content: a discard.
+    /// The result of a discard: zeros, or the previous content.
     MaybeZero,
 }
 
@@ -47,7 +49,7 @@ pub enum Content {
 enum State {
     /// Not answered yet.
     Running,
-    /// Acknowledged in this life of the machine.
+    /// Acknowledged, and no power cut has come since.
     Acknowledged,
     /// It is unknown whether it took effect.
     Unknown,
@@ -60,18 +62,20 @@ struct Version {
     state: State,
     begun: u64,
     ended: u64,
-    /// Sectors in which it is still possible.
+    /// Bit mask of the sectors in which a read may still return this version.
     possible: u8,
-    /// Sectors in which a power cut does not undo it.
+    /// Bit mask of the sectors in which this version survives a power cut.
     required: u8,
-    /// For each sector, since when another version is known to stay until the next power cut: a read returned that one
-    /// while nothing was in flight.
+    /// For each sector, the time from which reads never return this version: a read returned another version while
+    /// every write of the block had ended and none of this life had failed. Reads that began earlier may still return
+    /// it. A power cut resets the time to [`NEVER`].
     hidden: [u64; BLOCK_SECTORS],
-    /// For each sector, since when a read of a leased device has returned it.
+    /// For each sector, when a read of a device that answers under a lease first returned this version. For reads that
+    /// begin later, this version has replaced the older ones.
     observed: [u64; BLOCK_SECTORS],
     /// The life of the process that wrote it.
     life: u32,
-    /// Sectors that the request covered.
+    /// Bit mask of the sectors that the request covered.
     covers: u8,
 }
 
@@ -79,11 +83,14 @@ const NOT_ENDED: u64 = u64::MAX;
 const NEVER: [u64; BLOCK_SECTORS] = [u64::MAX; BLOCK_SECTORS];
 
 impl Version {
-    /// Returns whether, for a read that began at `reader`, this version has replaced `older` in `sector`.
+    /// Returns whether a read that began at `reader` must not return `older` in `sector`, because this version has
+    /// replaced it. It has if it covers the sector, is no discard and began after `older`, and if before `reader` it
+    /// was certain and ended, or another read of a leased device returned it.
     fn replaced(&self, older: &Version, sector: usize, reader: u64) -> bool {
         let certain = self.state == State::Acknowledged || self.required & (1 << sector) != 0;
         let since = if certain { self.ended } else { NOT_ENDED }.min(self.observed[sector]);
-        // Overlapping writes execute in arrival order, even if the older one is still in flight.
+        // Overlapping writes execute in arrival order. So it suffices that `older` began earlier: it may still be in
+        // flight.
         let hides = self.content != Content::MaybeZero && self.covers & (1 << sector) != 0;
         hides && self.begun > older.begun && since < reader
     }
@@ -103,9 +110,10 @@ struct Device {
     /// Blocks that reads do not check because a copy has rotted. For a repaired block: until when reads that began
     /// earlier are not checked.
     rotten: BTreeMap<u64, u64>,
-    /// Blocks that no copy can supply: until when a read that began earlier may report so.
+    /// Blocks that no copy can supply. A read that began before this time may fail.
     unreadable: BTreeMap<u64, u64>,
-    /// Blocks of stripes that a crash together with a loss made unreadable: a read of them may be refused.
+    /// Blocks whose content a crash together with the loss of members destroyed: their stripe cannot be reconstructed,
+    /// and reads of them may fail.
     unreadable_stripes: UnreadableBlocks,
     /// The writes that can justify unreadable stripes.
     stripe_writes: StripeWrites,
@@ -117,9 +125,9 @@ pub struct WriteToken {
     device: u64,
     first: u64,
     count: u64,
-    /// The version that the blocks must carry.
+    /// The version number that the client must write into each block.
     pub version: u64,
-    /// When it began.
+    /// When the write began, on the oracle's clock, which counts calls.
     pub begun: u64,
     fua: bool,
 }
@@ -187,7 +195,8 @@ impl Oracle {
         self.devices.get_mut(&device).expect("a device that was made").may_fail = true;
     }
 
-    /// Returns whether requests to the device may fail when disks do.
+    /// Returns whether requests to the device may fail after a disk fault: the device has no redundancy, or may lose
+    /// more members than it tolerates.
     pub fn fails(&self, device: u64) -> bool {
         self.devices[&device].may_fail
     }
@@ -271,7 +280,8 @@ impl Oracle {
         of.blocks.resize(blocks as usize, vec![initial]);
     }
 
-    /// Records that the device was deleted: a plain array created later may show its content.
+    /// Records that the device was deleted. A plain array that is created later on the same disks may return the
+    /// deleted device's data as its initial content.
     pub fn device_deleted(&mut self, device: u64) {
         self.devices.get_mut(&device).expect("a device that was made").live = false;
     }
@@ -463,7 +473,11 @@ impl Oracle {
         now
     }
 
-    /// Checks a read that began at `begun` and was answered with these bytes from block `first` on, or with an error.
+    /// Ends a read that began at `begun` and checks its data, which begins at block `first`. `None`: the read failed;
+    /// nothing is checked.
+    ///
+    /// # Errors
+    /// As [`Oracle::read_ended_in`].
     pub fn read_ended(&mut self, device: u64, begun: u64, first: u64, data: Option<&[u8]>) -> Result<(), Violation> {
         self.read_ended_in(device, begun, first, &|_| ALL, data)
     }
@@ -472,7 +486,7 @@ impl Oracle {
     /// are ignored.
     ///
     /// # Errors
-    /// The data must not be there.
+    /// A sector holds none of the versions that the read may return.
     pub fn read_ended_in(
         &mut self,
         device: u64,
@@ -511,8 +525,9 @@ impl Oracle {
         Ok(())
     }
 
-    /// Records the end of the process. Devices in `weak` lost more than the crash explains (a flush failed, or a disk
-    /// was pulled): only their required versions are certain.
+    /// Records the end of the process. On devices in `weak`, more acknowledged data was lost than a crash of this kind
+    /// explains, because a flush failed or a disk was pulled: there, as after a power cut, only required versions are
+    /// certain.
     pub fn crashed(&mut self, how: Crash, weak: &[u64]) {
         let now = self.tick();
         self.life += 1;
@@ -596,16 +611,19 @@ impl ReadCheck<'_> {
                 version.observed[sector] = version.observed[sector].min(self.now);
             }
         }
-        // If the result of a discard may show through, the content read proves nothing.
+        // If a discard may or may not have made zeros of this sector, the content read does not tell which version is
+        // in effect: record nothing.
         if shows_through {
             return Ok(());
         }
-        // The initial content of a disk is unknown: if the content read may be initial, it proves nothing.
+        // The initial content of a disk is unknown. If the content read may be initial, it does not tell which version
+        // is in effect, either.
         let initial = |v: &Version| matches!(v.content, Content::Initial | Content::Found(_)) && found.contains(&v.id);
         if versions.iter().any(initial) {
             return Ok(());
         }
-        // Data read after a recovery must never be replaced by older data.
+        // All versions that were found are from earlier lives: the recovery has decided. From now on only these are
+        // possible among the versions of earlier lives, and they survive power cuts.
         if found.iter().all(|id| versions.iter().any(|v| v.id == *id && v.life < self.life)) {
             for version in versions.iter_mut().filter(|v| v.life < self.life) {
                 if found.contains(&version.id) {
@@ -616,7 +634,8 @@ impl ReadCheck<'_> {
                 }
             }
         }
-        // Content read while no write was in flight or had failed stays until the power fails.
+        // Every write of the block had ended before the read began, and none of this life had failed: until a power
+        // cut, later reads return the same content.
         let calm = |v: &Version| v.ended < self.begun && (v.state == State::Acknowledged || v.life < self.life);
         if versions.iter().all(calm) {
             for version in versions.iter_mut().filter(|v| !found.contains(&v.id)) {

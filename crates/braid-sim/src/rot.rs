@@ -1,9 +1,12 @@
 //! Bit rot: one copy of a block, or one cell of a stripe, rots, and no disk notices. A check must find it and a repair
 //! must fix it.
 //!
-//! Until it is repaired, a read of the block may return it, and the oracle knows that. Rot that is not repaired by the
-//! end of a life, or whose array changes its members, is undone as if it had never been: a mirror of two cannot cope
-//! with copies that rot all the time.
+//! The oracle does not check reads of a rotten block until a repair, because they may return the rotten content. Rot
+//! that is not repaired by the end of a life, or before its array changes its members, is undone on all disks and in
+//! memory: a mirror of two members cannot survive rot that accumulates.
+//!
+//! A *cell* of a stripe is the part that one member holds. A *line* consists of one block of each cell, all at the same
+//! offset within their cells.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +21,21 @@ pub struct RotRequest {
     pub device: u64,
     /// The block.
     pub block: u64,
-    /// Disk and offset of its copies, in the order in which a repair reads them. Of an array with parity: the cells of
-    /// the line, the rotting one first.
+    /// Disk and offset in bytes of each copy, in the order in which a repair reads them. For an array with parity: of
+    /// each block of the line, the one that rots first.
     pub places: Vec<(usize, u64)>,
-    /// Of an array with parity: the cell that rots.
+    /// For an array with parity: the block of the line that rots.
     pub cell: Option<StripeBlock>,
 }
 
-/// A block of one cell of a stripe.
+/// One block of a line of a stripe.
 #[derive(Clone, Copy, Debug)]
 pub struct StripeBlock {
-    /// The slot of the member that holds it.
+    /// The slot of the member that holds the block.
     pub slot: u16,
-    /// It holds data, not parity.
+    /// The block is data, not parity.
     pub is_data: bool,
-    /// Where its line begins in the array, in bytes: the offset that a check reports.
+    /// The byte offset in the array at which the block's line begins. A check reports that offset.
     pub line: u64,
 }
 
@@ -51,7 +54,7 @@ struct Rotten {
 pub struct Rot {
     /// Copies that are to rot.
     pub requests: Vec<RotRequest>,
-    /// The array that has been repaired.
+    /// The array whose repair has ended and is still to be verified, by the oracle's number.
     pub repaired_device: Option<u64>,
     /// The rot was not repaired, and is to be undone.
     pub given_up: bool,
@@ -136,8 +139,8 @@ impl Rot {
         self.rotten.iter().filter(|rotten| rotten.device == device).count() as u64
     }
 
-    /// Of an array with parity: returns where the lines with a rotten cell begin, in bytes of the array, and the
-    /// number of rotten cells of each member.
+    /// For an array with parity: returns the byte offsets in the array of all lines with a rotten block, and by slot
+    /// the number of rotten blocks.
     pub fn cells(&self, device: u64) -> (Vec<u64>, BTreeMap<u16, u64>) {
         let (mut lines, mut members) = (Vec::new(), BTreeMap::new());
         for cell in self.rotten.iter().filter(|rotten| rotten.device == device).filter_map(|rotten| rotten.cell) {

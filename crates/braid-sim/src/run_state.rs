@@ -37,7 +37,7 @@ pub struct RunState {
     pub jobs: JobList,
     /// Copies of blocks that have rotted.
     pub rot: Rot,
-    /// Served redundant arrays that have lost a member since they were started.
+    /// Served redundant arrays that have dropped or replaced a member since they were started.
     pub lost: BTreeSet<DeviceId>,
     /// Tasks that a task has started.
     pub spawned: Vec<Task>,
@@ -52,7 +52,7 @@ pub struct RunState {
     pub serial: u64,
     /// Whether any disk failed in this life.
     pub had_faults: bool,
-    /// The administrator's current action, for the count of crashes.
+    /// The name of the administrator's current action. A planned crash may aim at it, and crashes are counted by it.
     pub phase: &'static str,
     /// Number of actions that the administrator has begun.
     pub begun: u64,
@@ -84,19 +84,20 @@ pub struct RunState {
     pub journal_refusals: Vec<JournalRefusal>,
     /// Disks that a task wants enlarged: the leaf, and the size in bytes.
     pub enlarge: Vec<(LeafId, u64)>,
-    /// Devices that have grown, with their sizes in bytes, until every shard has the new layout.
+    /// Devices that have grown, with their new sizes in bytes. An entry is removed once every shard has the new layout.
     pub spreading: Vec<(DeviceId, u64)>,
-    /// Disks that have grown, and whose labels do not say so.
+    /// Disks that have grown while their labels still state the old size.
     pub enlarged: BTreeSet<usize>,
-    /// Disks that were to become new members when the growth was interrupted, and that may bear a label of it.
+    /// Disks that a growth interrupted by a crash was adding as members: they may bear a label of the array.
     pub half_taken: BTreeSet<usize>,
     /// Redundant arrays that are not in use: all their copies must be equal.
     pub compare: Vec<Copies>,
-    /// Two disks whose differing blocks a task wants to know.
+    /// Two disks that a task wants compared. The result is in `differing_ranges`.
     pub disk_pair: Option<DiskPair>,
     /// The ranges found to differ, in bytes from the start of both data areas.
     pub differing_ranges: Option<Vec<Range<u64>>>,
-    /// Moments that a task has reached.
+    /// Names of the moments that tasks have reached since the event loop last took this list; see
+    /// [`World::moments`](crate::world::World::moments).
     pub moments: Vec<&'static str>,
     /// Number of moments of each kind in this life.
     pub(crate) seen: BTreeMap<&'static str, u64>,
@@ -104,7 +105,7 @@ pub struct RunState {
     pub promoted: BTreeSet<u16>,
     /// Faults that a scenario injects into disks.
     pub disk_faults: Vec<(usize, DiskFault)>,
-    /// Faults that it injects at the next freeze.
+    /// Faults that a scenario injects when a device is frozen the next time.
     pub at_freeze: Vec<(usize, DiskFault)>,
     /// Blocks that are to become unreadable on all members.
     pub unreadable: Vec<RotRequest>,

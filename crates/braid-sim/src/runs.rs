@@ -18,7 +18,8 @@ use crate::sim::{Outcome, Sim};
 use crate::trace::Trace;
 use crate::world::Crash;
 
-/// Moments that occur by themselves in redundant arrays.
+/// Moments and phases at which crashes of redundant arrays aim, in any run. A name that is listed several times is
+/// drawn more often; the same holds for the lists below.
 const MOMENTS: [&str; 13] = [
     "writing bits",
     "writing bits",
@@ -35,11 +36,11 @@ const MOMENTS: [&str; 13] = [
     "settling",
 ];
 
-/// Moments that occur in arrays with parity.
+/// Additional ones in runs of arrays with parity.
 const PARITY_MOMENTS: [&str; 8] =
     ["logging", "logging", "logging", "placing", "placing", "recovering", "recovering", "writing a head"];
 
-/// Moments that occur where the journal may be on a disk of its own.
+/// Additional ones in runs in which the journal may be on a disk of its own.
 const JOURNALS: [&str; 8] = [
     "moving the journal",
     "moving the journal",
@@ -51,7 +52,7 @@ const JOURNALS: [&str; 8] = [
     "writing a head",
 ];
 
-/// Moments in runs where no member fails or returns.
+/// Those of [`Focus::Data`], in which no member fails or returns.
 const DATA: [&str; 8] = [
     "writing bits",
     "writing bits",
@@ -63,7 +64,7 @@ const DATA: [&str; 8] = [
     "starting a mirror",
 ];
 
-/// Moments in runs where members fail by themselves.
+/// Those of [`Focus::Failing`], in which members fail because of I/O errors.
 const FAILING: [&str; 8] = [
     "fault of a member",
     "fault of a member",
@@ -75,14 +76,15 @@ const FAILING: [&str; 8] = [
     "settling",
 ];
 
-/// The focus of a run of a redundant array. Members that fail and return would hide faults of bits and data.
+/// The focus of a run of a redundant array. A failed member is resynced or rebuilt when it returns, which would hide
+/// bugs of the bitmap and of the data path: some runs exclude that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Focus {
-    /// Regions, bits and data: no member fails.
+    /// The data path, regions and the bitmap: no member fails.
     Data,
-    /// Members that make errors.
+    /// Members whose disks make errors.
     Failing,
-    /// Members that fail and return.
+    /// Members that the administrator fails or pulls, and returns.
     Members,
     /// Everything, including losses beyond tolerance and split brain.
     All,
@@ -110,8 +112,8 @@ pub struct Options {
     pub kinds: Vec<ArrayKind>,
     /// Print every event as it happens.
     pub print: bool,
-    /// Check by the number of requests, too, that a drained layout has no request in flight. Off where the data alone
-    /// is to show it.
+    /// Check that no request uses a layout any more when it is reported as drained. Off in runs that are to detect such
+    /// a bug by wrong data alone.
     pub check_drained: bool,
     /// Limits on what a seed draws.
     pub bounds: Bounds,
@@ -161,9 +163,10 @@ pub fn once(seed: u64, options: &Options) -> Outcome {
     run(seed, options, None)
 }
 
-/// Runs a small run of a seed, cut at every durable step of its first life in turn: by both kinds of crash, and once
-/// more during the recovery. Returns the number of runs, what all runs exercised, and the first violation with the cut
-/// that led to it.
+/// Sweeps a seed: repeats a small run of it, with a crash at each durable step of its first life in turn. Each step is
+/// tried with three pairs of crash kinds (power, power), (kill, power) and (power, kill), and each run crashes twice
+/// more, at early steps of the next two lives, mostly during recovery. Returns the number of runs, what all of them
+/// exercised, and the first violation with the crashes that led to it.
 pub fn sweep(seed: u64, options: &Options) -> (u64, Counters, Option<String>) {
     let whole = run(seed, options, Some(&[PlannedEnd::Clean]));
     let (mut runs, mut counters) = (1, whole.counters);
@@ -190,7 +193,7 @@ pub fn sweep(seed: u64, options: &Options) -> (u64, Counters, Option<String>) {
     (runs, counters, None)
 }
 
-/// Runs a seed. With `dooms` it is a small run without disk faults, whose lives end as given.
+/// Runs a seed. With `dooms` the run is small and without disk faults, and its lives end as given.
 fn run(seed: u64, options: &Options, dooms: Option<&[PlannedEnd]>) -> Outcome {
     let mut sim = Sim::new(seed, Trace::new(options.print));
     sim.state.borrow_mut().check_drained = options.check_drained;
@@ -204,13 +207,14 @@ fn run(seed: u64, options: &Options, dooms: Option<&[PlannedEnd]>) -> Outcome {
     let parity = options.draws_parity(&mut Rng::new(seed ^ 0x726f_7773));
     let redundant: Vec<ArrayKind> = redundant.into_iter().filter(|kind| kind.has_parity() == parity).collect();
     let focus = if mirrors { Focus::draw(sim.rng(), options.scenarios_only) } else { Focus::All };
-    // A sweep cuts by its own rules.
+    // A scenario plans its own crashes, a sweep needs them at each step: it runs no scenario.
     let focus = if dooms.is_some() && matches!(focus, Focus::Scenario(_)) { Focus::Data } else { focus };
     // From a stream of its own, as growth below.
     let mut later = Rng::new(seed ^ 0x6c61_7465);
     let of = if options.scenarios_only { 4 } else { 6 };
     let is_scenario = matches!(focus, Focus::Scenario(_));
-    // Random actions exercise stripes less than copies: run scenarios more often.
+    // Random actions exercise stripes less than they exercise copies of mirrors: arrays with parity run scenarios more
+    // often.
     let more = parity && dooms.is_none() && !is_scenario && focus != Focus::All && later.below(3) == 0;
     let focus = match focus {
         _ if parity && (is_scenario || more) => {
@@ -300,7 +304,7 @@ fn run(seed: u64, options: &Options, dooms: Option<&[PlannedEnd]>) -> Outcome {
     let changes = mirrors && !parity && scenario.is_none() && focus != Focus::All && widths.below(3) == 2;
     sim.state.borrow_mut().widths = changes.then(|| widths.fork());
     sim.state.borrow_mut().old_copies = Rng::new(seed ^ 0x636f_7079);
-    // Moments at which a crash is worth more than at others.
+    // The moments and phases at which crashes of this run aim.
     let mut phases: Vec<&'static str> = Vec::new();
     if labels {
         let most = ["creating", "deleting", "renaming", "assembling"];
@@ -337,7 +341,8 @@ fn run(seed: u64, options: &Options, dooms: Option<&[PlannedEnd]>) -> Outcome {
     let mut drawn: Vec<PlannedEnd> =
         (0..lives).map(|_| draw_doom(sim.rng(), short, faults, mirrors, &phases)).collect();
     if labels && short && sim.rng().coin() {
-        // Several consecutive starts are cut by crashes: only this could leave labels more than one step apart.
+        // A crash interrupts several consecutive starts. Only that could leave labels of members more than one sequence
+        // number apart.
         let first = sim.rng().index(drawn.len());
         let count = sim.rng().between(2, 5) as usize;
         let most = *sim.rng().pick(&[4, 8, 16]);
@@ -397,8 +402,8 @@ fn run(seed: u64, options: &Options, dooms: Option<&[PlannedEnd]>) -> Outcome {
     outcome
 }
 
-/// Adds a redundant array, one member of which is always healthy. Where any two members may hold all copies of some
-/// data, all but one other member are healthy, too.
+/// Adds a redundant array. Unless the run loses more members than are tolerated, one member is always healthy. Then all
+/// others may fail on RAID 1, one on RAID 10, and as many as there are parities on RAID 5 and 6.
 fn add_mirror(sim: &mut Sim, kinds: &[ArrayKind], blocks_max: u64, faults: bool, focus: Focus) {
     let kind = *sim.rng().pick(kinds);
     let most = match focus {
@@ -418,7 +423,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[ArrayKind], blocks_max: u64, faults: bool,
     let count = sim.rng().between(least, most) as usize;
     let copies = if kind == ArrayKind::Raid10 { sim.rng().between(2, count.min(3) as u64) as u16 } else { 2 };
     let before = (1 << 20) + 8192;
-    // Or no member is always healthy: then more may be lost than the array tolerates.
+    // In some runs of everything no member is always healthy: more members may be lost than the array tolerates.
     let careless = focus == Focus::All && sim.rng().coin();
     let bad = match kind {
         ArrayKind::Raid5 => 1,
@@ -426,7 +431,7 @@ fn add_mirror(sim: &mut Sim, kinds: &[ArrayKind], blocks_max: u64, faults: bool,
         _ => sim.rng().between(1, count as u64 - 1) as usize,
     };
     let mut disks = Vec::new();
-    // In a scenario each member may be the last one: they have one size.
+    // In a scenario any member may be the only one left and must hold all data: all have one size.
     let same = before + 4096 * sim.rng().between(20, blocks_max);
     for number in 0..count {
         let within = number <= bad && number > 0 && (kind != ArrayKind::Raid10 || number == 1);
@@ -566,7 +571,7 @@ fn add_disk_sized(sim: &mut Sim, size: u64, faulty: bool) -> usize {
 }
 
 fn draw_doom(rng: &mut Rng, short: bool, faults: bool, mirrors: bool, phases: &[&'static str]) -> PlannedEnd {
-    // Faults of bits and flushes show after power cuts.
+    // Bugs of the bitmap and of flushes show after power cuts only.
     let power = if phases.starts_with(&DATA) { rng.below(4) > 0 } else { rng.coin() };
     let how = if power { Crash::Power } else { Crash::Kill };
     match rng.below(16) {

@@ -21,9 +21,9 @@ use crate::world::{World, WorldEvent};
 pub(crate) struct Run<'a> {
     pub host: Host,
     pub port: Port,
-    /// The task requests whose publishes were started.
+    /// Numbers of the task requests of this life that started a publish.
     pub publishing: Vec<u64>,
-    /// Calls that wait until a ring may move.
+    /// Numbers of the calls of this life that wait until the ring of a journal is quiet and may move.
     pub quiescing: Vec<u64>,
     pub world: &'a mut World,
     pub state: &'a Rc<RefCell<RunState>>,
@@ -114,7 +114,7 @@ impl Run<'_> {
                     let mut state = self.state.borrow_mut();
                     let of = state.mirrors.iter_mut().find(|m| m.serves_as == Some(device));
                     of.into_iter().for_each(|mirror| mirror.journal.lost_at_start |= *lost);
-                    // A failed member may not have recorded that in its labels.
+                    // Without a healthy member, the labels of the remaining members may not record the move.
                     let of = state.mirrors.iter().position(|m| m.serves_as == Some(device) && m.healthy.is_some());
                     if let Some(index) = of {
                         state.record_ring(index, disk);

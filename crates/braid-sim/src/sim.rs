@@ -23,9 +23,11 @@ use crate::world::{Crash, World, WorldEvent};
 /// Size in bytes of the simulated memory.
 const MEMORY_BYTES: usize = 40 << 20;
 
-/// Number of times that tasks are polled when no event is left: a task may still have work for another.
+/// Number of consecutive polls of all tasks while no event is queued: a poll of one task may make another task ready. A
+/// task that still waits after that waits for ever, which is a violation.
 const IDLE_MAX: u32 = 200;
-/// Far more iterations of the loop than any life needs: a life that exceeds it never ends.
+/// Maximum number of events that the process handles in one life, far above what any life needs. Exceeding it is a
+/// violation: the life does not end.
 const TURNS_MAX: u64 = 50_000_000;
 
 /// The result of a run.
@@ -39,7 +41,7 @@ pub struct Outcome {
     pub counters: Counters,
     /// The violation, if there is one.
     pub violation: Option<Violation>,
-    /// Number of durable steps at the end of each life.
+    /// At the end of each life, the number of durable steps since the start of the run ([`World::steps`]).
     pub steps: Vec<u64>,
 }
 
@@ -58,7 +60,8 @@ pub struct Sim {
     pub state: Rc<RefCell<RunState>>,
     /// One of the shards processes its messages much later than the others.
     pub busy_shard: bool,
-    /// The moment or phase at which the crash of this life was aimed, once it was reached.
+    /// The moment or phase at which the crash of this life is aimed ([`PlannedEnd::Within`]). Set when that moment has
+    /// come for the n-th time and the crash is scheduled.
     pub(crate) aimed: Option<&'static str>,
     pub(crate) rng: Rng,
 }
@@ -215,7 +218,7 @@ impl Sim {
                     }
                 }
             }
-            // A process cannot exit while the kernel has I/O of it.
+            // The kernel lets a process exit only when none of the I/Os that it submitted is in flight.
             if done.is_done() && run.world.in_flight() == 0 {
                 run.world.crash_at_step = None;
                 if !run.host.is_calm() {
@@ -225,7 +228,7 @@ impl Sim {
             }
             run.serve_tasks();
             let Some(happening) = run.world.next_event() else {
-                // A task may have work for another.
+                // A poll of one task may have made another task ready.
                 idle += 1;
                 if done.is_done() || idle < IDLE_MAX {
                     continue;

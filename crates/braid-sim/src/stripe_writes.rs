@@ -1,13 +1,16 @@
 //! The writes that justify an unreadable stripe of an array with parity.
 //!
-//! The journal only marks a stripe that is written as a whole: a crash together with a loss then leaves nothing to
-//! compute its old content from. Every other write is logged, and must survive.
+//! Of a full-stripe write the journal holds only a mark, without data: if a crash comes together with the loss of a
+//! member, the stripe's old content cannot be reconstructed. The data of every other write is in the journal and must
+//! survive.
 //!
-//! A stripe was only marked at the crash if writes without FUA cover all of its data, none of that was flushed, and
-//! after none of these writes, while it still counted, another write to the stripe was acknowledged: the journal
-//! accepts such a write only when the mark is gone. While a member of a stripe is missing the stripe is not marked,
-//! and the drop of a member retires all earlier marks. Concurrent writes may have been gathered into one full-stripe
-//! write.
+//! The check accepts an unreadable stripe only if the journal may have held nothing but a mark of it at the crash:
+//! - Writes without FUA cover every block of its data and were not flushed since. Concurrent writes may have been
+//!   gathered into one full-stripe write.
+//! - No other write to the stripe that began after the end of one of them was acknowledged: the journal accepts such a
+//!   write only when the mark is gone.
+//! - No member of the stripe was missing when these writes began, and none was dropped since: the array does not mark a
+//!   degraded stripe, and a drop retires all earlier marks.
 
 use std::collections::BTreeMap;
 
@@ -25,31 +28,34 @@ struct StripeWrite {
     begun: u64,
     ended: u64,
     acknowledged: bool,
-    /// It carried data, without FUA.
+    /// The request carried data and no FUA.
     may_be_marked: bool,
-    /// The members that were not in sync when it began, and ever since.
+    /// The members that were not in sync when the write began, and those dropped since. A stripe on any of them has no
+    /// mark of this write. Cleared when a member is promoted while the write is in flight.
     missing: MemberSet,
 }
 
-/// The writes to an array since its journal was last emptied by a recovery that are not flushed.
+/// The writes to an array that are not covered by an acknowledged flush. Begins empty when a recovery has emptied the
+/// journal.
 #[derive(Default)]
 pub struct StripeWrites {
     /// The array has parity, and has been served.
     on: bool,
-    /// The members that are not in sync.
+    /// The members that are not in sync, as far as known: a promotion clears this set, because others may be in sync,
+    /// too.
     missing: MemberSet,
     list: Vec<StripeWrite>,
 }
 
 impl StripeWrites {
-    /// Begins after a recovery: no stripe is marked.
+    /// Forgets all writes, because a recovery has left no marks. `missing`: the members that are not in sync.
     pub fn begin(&mut self, missing: MemberSet) {
         (self.on, self.missing) = (true, missing);
         self.list.clear();
     }
 
-    /// Records that these members were dropped. That retires all earlier marks, unless an I/O hung (`in_time` is
-    /// false), because the drop does not wait for it.
+    /// Records that these members were dropped. A drop waits for the I/O in flight and then retires all earlier marks.
+    /// With `in_time` false an I/O has hung, the drop did not wait for it, and marks may remain.
     pub fn drop_members(&mut self, slots: &[u16], in_time: bool) {
         let with = |missing: MemberSet| slots.iter().fold(missing, |missing, slot| missing.with(usize::from(*slot)));
         self.missing = with(self.missing);
@@ -144,7 +150,7 @@ pub struct UnreadableStripes {
     pub blocks: Vec<u64>,
 }
 
-/// Why a stripe may be unreadable that was not only marked.
+/// Losses that excuse an unreadable stripe of which the journal held more than a mark.
 #[derive(Clone, Copy)]
 pub struct Excuse {
     /// No stripe is checked.
@@ -169,7 +175,7 @@ impl UnreadableStripes {
 /// Blocks that cannot be read until they are written again, each on its own.
 #[derive(Default)]
 pub struct UnreadableBlocks {
-    /// The time until which each block is unreadable.
+    /// By block, the oracle's time at which a write made it readable again; `u64::MAX`: none has.
     until: BTreeMap<u64, u64>,
 }
 

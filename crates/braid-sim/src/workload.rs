@@ -85,30 +85,35 @@ pub struct Client {
     pub shard: u16,
     /// Requests that are not answered yet, or whose buffer is not free yet.
     pub in_flight: u32,
-    /// Of these, requests answered with an error while the kernel still has the buffer.
+    /// Requests in flight that were answered with an error while the kernel still holds their buffer.
     late: u32,
-    /// It sends no more requests.
+    /// The client sends no more requests.
     pub stopped: bool,
     armed: bool,
     habits: ClientHabits,
     hot: [u64; 3],
-    /// Blocks of a stripe, and the chance in a million of a full-stripe write.
+    /// Number of data blocks of a full stripe, and the chance in a million of a full-stripe write.
     stripes: (u64, u32),
-    /// The blocks that it uses: the first block, and how many.
+    /// The blocks that the client uses: first block and number of blocks.
     area: (u64, u64),
-    /// Requests that it will still send.
+    /// Number of requests that the client will still send.
     left: u32,
-    /// Number of consecutive times that it was refused, or had too many requests in flight: it waits longer each time.
+    /// Number of consecutive wake-ups at which the client could not send: the shard refused the request, or as many
+    /// requests were in flight as the client may have. Each doubles the maximum pause before the next one.
     refused: u32,
-    /// If set, it reads every block once, in order, and tolerates no error: the next block.
+    /// Set for a verifier, a client that reads every block of the device once, in ascending order: the next block to
+    /// read.
     verifies: Option<u64>,
-    /// Requests that it will send soon: operation, first block and number of blocks.
+    /// Queued requests, which the client sends before or between random ones: operation, first block and number of
+    /// blocks.
     todo: VecDeque<(Op, u64, u64)>,
-    /// It sends no requests but these.
+    /// The client sends only queued requests.
     only_todo: bool,
-    /// How many of these it sends at once: a stream of small writes.
+    /// How many of the queued requests are pieces of one write. The client sends these one after the other without a
+    /// pause.
     pieces: usize,
-    /// Late writes after which it will still retry: if nearly all writes are late, it would never end.
+    /// Number of late writes that the client will still retry. The limit ends clients nearly all of whose writes are
+    /// late.
     patience: u32,
 }
 
@@ -126,21 +131,21 @@ struct Outstanding {
     buf: Buf,
     bytes: usize,
     answered: bool,
-    /// Its buffer was not free when it was answered.
+    /// The request was answered while the kernel still held its buffer.
     late: bool,
-    /// The sectors that it skips in its first and its last block.
+    /// The sectors of its first and last block that the request does not cover.
     edges: Edges,
 }
 
 impl Outstanding {
-    /// Returns which sectors of a block it covers.
+    /// Returns a function from a block number to the bit mask of the sectors that the request covers there.
     fn sectors(&self) -> impl Fn(u64) -> u8 + use<> {
         sectors_of(self.op_range, self.edges)
     }
 }
 
-/// Returns which sectors of a block such a request covers. A discard is a hint: blocks that it covers in part stay as
-/// they are.
+/// Returns a function from a block number to the bit mask of the sectors that the request changes or reads there. A
+/// discard leaves blocks that it covers only in part as they are: for these the mask is 0.
 fn sectors_of((op, first, count): (Op, u64, u64), edges: Edges) -> impl Fn(u64) -> u8 {
     move |block| match edges.sectors_of(block, (first, count)) {
         sectors if sectors != ALL && op == Op::Discard => 0,
@@ -160,7 +165,8 @@ pub struct Workload {
     edges: Rng,
     failed_writes: BTreeSet<u64>,
     stopping: BTreeSet<u64>,
-    /// Reads of which a part is unreadable: client, first block and number of blocks.
+    /// Reads that failed because a stripe in their range is unreadable: client, first block and number of blocks. Each
+    /// is repeated block by block.
     unreadable_reads: Vec<(usize, u64, u64)>,
 }
 
@@ -278,7 +284,8 @@ impl Workload {
         self.clients.iter().all(|c| c.device != device || (c.in_flight == 0 && (c.stopped || c.left == 0)))
     }
 
-    /// Announces that the device is about to be stopped under its clients: requests may fail because it is gone.
+    /// Records that the device is about to be stopped while clients use it. From now on its requests may fail because
+    /// the device is gone.
     pub fn expect_stop(&mut self, device: u64) {
         self.stopping.insert(device);
     }
@@ -300,7 +307,8 @@ impl Workload {
         self.clients.iter().all(|c| c.device != device || c.in_flight == 0)
     }
 
-    /// Connects clients that repeat a read with an unreadable part block by block.
+    /// For each read that failed because of an unreadable stripe, connects a client that reads the same blocks one by
+    /// one.
     fn read_block_by_block(&mut self) {
         for (index, first, count) in std::mem::take(&mut self.unreadable_reads) {
             let Client { device, id, shard, verifies, .. } = self.clients[index];
@@ -323,7 +331,7 @@ impl Workload {
         }
     }
 
-    /// Wakes a client: it sends a request, if it may.
+    /// Wakes a client. It sends a request if fewer are in flight than its depth allows, and schedules its next wake-up.
     pub fn wake(&mut self, index: usize, world: &mut World, host: &mut Host, oracle: &mut Oracle) {
         let client = &mut self.clients[index];
         if client.stopped || client.left == 0 {
@@ -512,7 +520,7 @@ impl Workload {
                     world.memory.free(buf, bytes);
                 }
                 self.clients[index].refused += 1;
-                // For this client the device is gone for good.
+                // The device was withdrawn: this client does not retry.
                 self.clients[index].stopped |= error.kind == ErrorKind::NoDevice;
             }
         }
@@ -537,7 +545,7 @@ impl Workload {
         }
         if let Err(error) = &completion.result {
             world.counters.add("failed", &format!("{:?}", error.kind));
-            // Requests that were not planned yet when their array was stopped.
+            // The shard had not planned the request when the array was stopped.
             let stopped = error.kind.is_unsettled() && self.stopping.contains(&device);
             let of_serving = matches!(
                 error.kind,
@@ -551,7 +559,8 @@ impl Workload {
             // hanging disk may still fill.
             let is_late = matches!(error.kind, ErrorKind::TimedOut | ErrorKind::Unsettled);
             let is_read = matches!(out.kind, RequestKind::Read { .. });
-            // A write of sectors is a read-modify-write through memory of the shard.
+            // A write of part of a block is a read-modify-write: it reads into memory of the shard, which a hanging
+            // disk may still fill.
             let hangs = is_late && (is_read && out.late || !out.edges.is_whole());
             let unreadable = match &out.kind {
                 RequestKind::Read { begun, .. } | RequestKind::Write(WriteToken { begun, .. })
@@ -569,7 +578,7 @@ impl Workload {
                 | RequestKind::Write(WriteToken { begun, .. })
                 | RequestKind::Flush { begun } => *begun,
             };
-            // An unreadable stripe never refuses a write.
+            // An unreadable stripe excuses failed reads only: writes to it must succeed.
             let broken = error.kind == ErrorKind::Unreadable
                 && matches!(out.kind, RequestKind::Read { .. })
                 && oracle.is_stripe_unreadable(device, since, out.op_range.1, out.op_range.2);
@@ -597,7 +606,8 @@ impl Workload {
                 self.failed_writes.insert(device);
                 let client = &mut self.clients[out.client];
                 if completion.buffer_busy && client.patience > 0 {
-                    // The write may still land: the client retries at once, and writes near it meanwhile.
+                    // The failed write may still land. The client retries it at once and sends all further random
+                    // requests near it, so that a late landing would destroy newer data.
                     client.patience -= 1;
                     client.todo.push_back(out.op_range);
                     client.left = client.left.saturating_add(8);
@@ -625,8 +635,8 @@ impl Workload {
         client.in_flight -= 1;
         client.late -= u32::from(out.late);
         if out.late && matches!(out.kind, RequestKind::Write(_)) {
-            // If the late write landed at all, it has landed by now: the client reads whether newer data is still
-            // there.
+            // No disk has the late write any more, so that it landed before now or never will. The client reads the
+            // blocks: newer data must still be there.
             let (_, first, count) = out.op_range;
             client.todo.push_back((Op::Read, first, count));
             client.left = client.left.saturating_add(1);

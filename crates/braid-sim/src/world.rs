@@ -19,7 +19,7 @@ use crate::trace::Trace;
 /// The time limit of a leaf I/O, in nanoseconds.
 pub const TIME_LIMIT_NS: u64 = 30_000_000_000;
 
-/// How a process ends other than by itself.
+/// How a crash ends a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crash {
     /// The machine loses power, and with it the caches of the disks.
@@ -39,9 +39,9 @@ pub enum WorldEvent {
     LeafReturned(u16, Cookie),
     /// An I/O of a label procedure completed.
     MetaDone(u64, Answer),
-    /// The second shard may take the oldest message from the first.
+    /// The oldest message from the first of these shards to the second is due for delivery.
     Deliver(u16, u16),
-    /// A shard may take the oldest mail from its mailbox.
+    /// The oldest message of the control plane in this shard's mailbox is due for delivery.
     Publish(u16),
     /// The driver of a shard has submitted everything it received.
     EndTurn(u16),
@@ -100,23 +100,31 @@ pub struct World {
     pub leaves: Vec<usize>,
     /// The memory of the process.
     pub memory: Memory,
-    /// Number of durable steps so far: events that change what a crash leaves behind.
+    /// Number of durable steps since the start of the run. A durable step is an event that changes what a crash leaves
+    /// on the disks.
     pub steps: u64,
-    /// Byte range of the bitmap on each member of a redundant array: first byte and end.
+    /// By disk that is or may become a member of a redundant array: the bytes of its bitmap, from the first byte to the
+    /// end (exclusive).
     pub bitmaps: BTreeMap<usize, (u64, u64)>,
-    /// Byte range of the journal on each member of an array with parity. The data area follows it.
+    /// By disk that is or may become a member of an array with parity: the bytes of its journal, likewise. The data
+    /// area follows.
     pub journals: BTreeMap<usize, (u64, u64)>,
     /// Disks that may hold the journal of an array, and nothing else.
     pub journal_disks: BTreeSet<usize>,
-    /// Disks on which only I/Os from this byte on fail and hang, and no flush does.
+    /// By disk, the first byte of its faulty part, which reaches to the end. I/Os that begin below that byte, and
+    /// flushes, get no injected error and do not hang. Lack of space is injected regardless.
     pub spared: BTreeMap<usize, u64>,
-    /// Disks on which writes before this byte find no space until this time: byte, time and chance in a million.
+    /// By disk: a byte, a virtual time in nanoseconds and a chance per million. Until that time, each write that begins
+    /// below that byte fails with [`ErrorKind::NoSpace`] with that chance.
     pub starving: BTreeMap<usize, (u64, u64, u32)>,
-    /// Offset of the last journal batch on each disk.
+    /// By disk, the offset in bytes of the journal batch written last.
     logged: BTreeMap<usize, u64>,
-    /// Moments at which a crash is worth more than at others, since they were last taken.
+    /// The moments that have come since the event loop last took this list. A moment is a named point of execution,
+    /// such as `writing bits`, at which a crash is likelier than elsewhere to reveal a bug. A planned crash may aim at
+    /// a moment by its name.
     pub moments: Vec<&'static str>,
-    /// Reports a crash point when this many steps were made.
+    /// The value of [`World::steps`] at which [`World::next_event`] reports [`WorldEvent::CrashPoint`]; `None`: it
+    /// reports none by steps.
     pub crash_at_step: Option<u64>,
     queue: EventQueue<Event>,
     running: BTreeMap<u64, Running>,
@@ -309,8 +317,8 @@ impl World {
         let mutates = matches!(io.op, Op::Write | Op::WriteZeroes | Op::Discard);
         let late = |r: &Running| r.late && r.disk == disk && matches!(r.owner, Owner::Meta(_)) && r.io.op == Op::Write;
         if matches!(owner, Owner::Meta(_)) && mutates && self.running.values().any(late) {
-            // A label write that exceeded its time limit may still land. No write may follow it before it completes:
-            // it could land on top.
+            // A label write that exceeded its time limit may still land. Until it completes, later label writes to this
+            // disk fail: the late write could overwrite them.
             running.result = Err(LeafError::of(ErrorKind::TimedOut));
             self.queue.push(self.now_ns, Event::Answer(op));
             self.running.insert(op, running);
@@ -318,7 +326,8 @@ impl World {
         }
         let wants_durable = io.op == Op::Flush || (io.op == Op::Write && io.flags.has(Flags::FUA));
         if wants_durable && self.disks[disk].flush_failed {
-            // The driver's part of the guarantee: after a failed flush nothing counts as durable any more.
+            // As the driver does: once a flush of a disk has failed, every flush and every write with FUA fails until
+            // the disk is reopened.
             running.result = Err(LeafError::of(ErrorKind::FlushFailed));
             self.queue.push(self.now_ns, Event::Answer(op));
             self.running.insert(op, running);
@@ -327,7 +336,8 @@ impl World {
         let is_spared = |from: &u64| io.op == Op::Flush || io.offset < *from;
         let spared = self.spared.get(&disk).is_some_and(is_spared);
         let profile = self.disks[disk].profile;
-        // Late writes affect later requests, late reads do not: writes of shards hang more often.
+        // Writes of shards hang three times as often as other I/Os: a late write may overwrite later data, a late read
+        // changes nothing.
         let often = if mutates && matches!(owner, Owner::Shard(..)) { 3 } else { 1 };
         if mutates && self.disks[disk].lacks_space(io.offset, io.len) {
             running.result = Err(LeafError { kind: ErrorKind::NoSpace, errno: 28 });
@@ -343,7 +353,8 @@ impl World {
         } else if self.rng.chance(profile.hang.max((often * profile.hang).min(50_000))) {
             takes = TIME_LIMIT_NS + self.rng.below(TIME_LIMIT_NS);
             if io.op == Op::Read && matches!(owner, Owner::Shard(..)) && self.rng.coin() {
-                // Like a silent server: the connection is closed, and no reply can arrive any more.
+                // The connection to a server that does not reply was closed: the read fails at its time limit, and no
+                // late reply can fill its buffer.
                 takes = TIME_LIMIT_NS;
                 self.hung = true;
                 running.result = Err(LeafError::of(ErrorKind::TimedOut));
@@ -357,7 +368,7 @@ impl World {
             self.decide_result(&mut running);
         }
         self.cut_into_parts(&mut running);
-        // Half of the late I/Os reach the disk late, too: after other I/Os.
+        // Half of the I/Os that exceed their time limit also reach the disk only after it, and so after other I/Os.
         let least = if takes > TIME_LIMIT_NS && self.rng.coin() { TIME_LIMIT_NS } else { 0 };
         for part in 0..running.parts.len() {
             let at = self.now_ns + self.rng.between(least, takes);

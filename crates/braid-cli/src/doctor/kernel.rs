@@ -13,7 +13,7 @@ const TRIAL_MAX: Duration = Duration::from_secs(10);
 
 /// The oldest kernel that is supported.
 const OLDEST: (u32, u32) = (5, 15);
-/// A kernel from this version on has all that is not named in [`FEATURES`] as an extra.
+/// A kernel before this version gets a warning. What only later kernels have, by [`FEATURES`], is an extra.
 const BEST: (u32, u32) = (6, 1);
 
 /// What newer kernels add: the version, and what older ones lack.

@@ -6,7 +6,7 @@ use braid_api::{DoctorCheck, DoctorGroup};
 use braid_config::OPEN_FILES_FEW;
 use braid_geometry::units::format_size;
 
-/// The bit of `CAP_IPC_LOCK` among capabilities: locked memory has no limit.
+/// The bit of `CAP_IPC_LOCK` in a set of capabilities. A process with it may lock any amount of memory.
 const IPC_LOCK: u64 = 1 << 14;
 
 /// A process whose limits are checked.

@@ -139,7 +139,8 @@ impl Guard {
     /// Freezes the file system that a folder is on.
     ///
     /// # Errors
-    /// It cannot be frozen, or not in time. Then it is thawed, or will be as soon as the kernel has frozen it.
+    /// The file system cannot be frozen, or not in time. After an error it is not frozen; if the kernel is still
+    /// freezing it, the guard thaws it as soon as that has ended.
     pub async fn freeze(folder: &Path) -> Result<Guard, ErrorDetail> {
         let broken = |error: Error| {
             ErrorDetail::new(Kind::Internal, format!("cannot start the guard of a frozen file system: {error}"))
@@ -173,12 +174,12 @@ impl Guard {
         }
     }
 
-    /// Thaws it. Returns whether it was frozen all the time until now.
+    /// Thaws the file system. Returns whether it was frozen all the time from [`Guard::freeze`] until now.
     ///
     /// # Errors
-    /// It cannot be thawed, or not in time.
+    /// The file system cannot be thawed, or not in time.
     pub async fn thaw(mut self) -> Result<bool, ErrorDetail> {
-        // A guard that has ended takes no byte, but its line can still be read.
+        // Writing to a guard that has ended fails, but the line that it sent before can still be read.
         let _ = self.channel.write_u8(0).await;
         let stuck = |why: String| {
             let folder = self.folder.display();

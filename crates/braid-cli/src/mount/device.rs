@@ -81,12 +81,13 @@ pub struct MountDevice {
     /// The block device.
     pub device: PathBuf,
     export_is_new: bool,
-    /// Whether it was attached to the export's file or socket now.
+    /// Whether this call attached the device to the export's file or socket.
     is_attached: bool,
 }
 
 impl MountDevice {
-    /// Removes what was created.
+    /// Undoes [`provide`], after a later error: detaches the device and removes the export, if that call attached or
+    /// created them. Errors are ignored.
     pub async fn undo(&self, client: &Client) {
         if self.is_attached {
             let _ = detach(&self.export, &self.device);
@@ -144,7 +145,7 @@ pub fn drop_cache(device: &Path) {
 /// Attaches the requested block device, unless it is attached already.
 ///
 /// # Errors
-/// It is in use; this machine has no way to attach it; the daemon's error.
+/// The object is in use; this machine has no way to attach it; the daemon's error.
 pub async fn provide(client: &Client, request: &DeviceRequest<'_>) -> Result<MountDevice, ErrorDetail> {
     let exports: ExportList = client.get("/v1/exports").await?;
     refuse_others(&exports, request)?;
@@ -379,7 +380,7 @@ fn detach(export: &Export, device: &Path) -> Result<(), ErrorDetail> {
     if device.as_os_str().as_bytes().starts_with(b"/dev/loop") {
         let _ = run("losetup", &["--detach"], &[device.as_os_str()]);
     } else if let Some(attached) = export.uuid.parse().ok().and_then(kernel_nbd::device_of_export) {
-        // The kernel would disconnect the device even while it is in use.
+        // The kernel's NBD client disconnects a device even while it is in use: check before.
         if is_held(device) {
             let message = format!("{} of export {} is in use elsewhere", device.display(), export.name);
             return Err(ErrorDetail::new(Kind::InUse, message)

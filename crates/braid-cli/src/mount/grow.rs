@@ -64,7 +64,8 @@ pub struct Growing {
 /// Returns the file system that is mounted from a volume here.
 ///
 /// # Errors
-/// There is none; it cannot grow while it is mounted; the daemon's error.
+/// No file system of the volume is mounted here; the file system or its block device cannot grow while it is mounted;
+/// its program is missing; the daemon's error.
 pub async fn find(api: &ApiArgs, client: &Client, volume: &Volume, size_bytes: u64) -> Result<Growing, ErrorDetail> {
     require_local_root(api, "volume resize --fs")?;
     if size_bytes < volume.size_bytes {
@@ -93,7 +94,7 @@ pub async fn find(api: &ApiArgs, client: &Client, volume: &Volume, size_bytes: u
             .with("path", folder)
             .remedy(format!("install the package {}; nothing was changed", grower.package)));
     }
-    // At its size already, the device has nothing to do.
+    // A device that has the new size already need not grow.
     if device_bytes(&mounted.source)? < size_bytes {
         refuse_fixed(client, volume, &export, &mounted, size_bytes).await?;
     }

@@ -231,7 +231,8 @@ fn new_latencies(old: &[LatencyBucket], new: &[LatencyBucket]) -> Buckets {
     more.filter(|(_, count)| *count > 0).collect()
 }
 
-/// The bound below which the given share (0 to 1) of the I/Os lies; 0 when there are none.
+/// Returns the largest latency, in nanoseconds, of the bucket in which the given share (0 to 1) of the I/Os is reached;
+/// 0 without I/Os.
 fn quantile(latency: &Buckets, share: f64) -> u64 {
     let total: u64 = latency.values().sum();
     let rank = ((total as f64 * share).ceil() as u64).max(1);

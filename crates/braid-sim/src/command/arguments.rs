@@ -15,7 +15,7 @@ pub struct Arguments {
     seeds: Option<Range<u64>>,
     /// Print every event.
     pub trace: bool,
-    /// Cut every seed at every step.
+    /// Sweep every seed: interrupt it by a crash at every step in turn.
     pub sweep: bool,
     /// Shrink the seeds that fail.
     pub shrink: bool,
@@ -123,7 +123,7 @@ pub fn number<T: FromStr>(option: &str, text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{option} {text:?} is no number, for example {option} 5"))
 }
 
-/// Returns the one of these whose name is the value of an option.
+/// Returns that of the values in `all` whose name was given for an option.
 ///
 /// # Errors
 /// A message that names the value.

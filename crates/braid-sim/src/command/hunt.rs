@@ -19,7 +19,8 @@ use super::simulation::Simulation;
 const THREADS: usize = 2;
 /// Number of characters of a message that are shown.
 const SHOWN_CHARS: usize = 100;
-/// Number of seeds recorded for each mutation. One suffices, until the next change alters the runs of that seed.
+/// Number of seeds recorded for each mutation. One is enough until a change of the engine or the simulator alters the
+/// run of that seed.
 const KNOWN_SEEDS: usize = 2;
 
 /// Runs every seed once with a mutation in the engine. Fails when a seed finds it.

@@ -39,7 +39,7 @@ pub trait Simulation: Sync {
     /// Runs a seed. `trace` prints every event as it happens.
     fn run(&self, seed: u64, trace: bool) -> Report;
 
-    /// Runs a seed again and again, cut at every step.
+    /// Sweeps a seed: runs it again and again, each time with a crash at another step.
     fn sweep(&self, seed: u64, trace: bool) -> Report {
         self.run(seed, trace)
     }
@@ -53,8 +53,8 @@ pub trait Simulation: Sync {
     #[cfg(feature = "mutations")]
     fn targets(&self) -> Vec<Target>;
 
-    /// Returns the simulation with the options that show this mutation best, beside the given ones. In a hunt, ordinary
-    /// seeds of a mutation that only scenarios show are left out.
+    /// Returns this simulation with the options added under which a mutation is found soonest. In a hunt, also skips
+    /// the ordinary seeds of a mutation that only scenarios reveal.
     #[cfg(feature = "mutations")]
     fn aimed_at(&self, mutation: Mutation, in_hunt: bool) -> Box<dyn Simulation>;
 }

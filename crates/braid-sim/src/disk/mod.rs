@@ -23,7 +23,7 @@ type Block = Box<[u8; BLOCK_BYTES]>;
 #[derive(Clone)]
 struct Pending {
     op: u64,
-    /// The number of its completion on this disk; `None` while it is in flight.
+    /// The ordinal of the write's completion on this disk; `None` while the write is in flight.
     completed: Option<u64>,
     sectors: u8,
     doomed: bool,
@@ -32,9 +32,9 @@ struct Pending {
 
 #[derive(Clone, Default)]
 struct BlockState {
-    /// `None`: the factory content.
+    /// The content on the medium; `None`: the factory content (zeros or junk).
     durable: Option<Block>,
-    /// In the order in which they landed.
+    /// The writes that are only in the cache, in the order in which they landed.
     pending: Vec<Pending>,
 }
 
@@ -68,11 +68,11 @@ pub struct SimDisk {
     blocks: Vec<BlockState>,
     dirty: BTreeSet<usize>,
     unreadable: BTreeSet<u64>,
-    /// Of these, sectors that repairing the disk does not restore.
+    /// Of the unreadable sectors, those that [`SimDisk::heal`] does not restore.
     dead: BTreeSet<u64>,
     completions: u64,
     junk: bool,
-    /// It does not respond: it was pulled, and its cache has lost power.
+    /// The disk does not respond: it was pulled, and its cache has lost power.
     pub gone: bool,
     /// A flush failed since the disk was last opened.
     pub flush_failed: bool,

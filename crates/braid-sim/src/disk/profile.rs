@@ -11,9 +11,9 @@ pub struct Profile {
     pub volatile: bool,
     /// A disk in memory: small reads and writes complete within the call. It is never volatile and never fails.
     pub instant: bool,
-    /// Minimum time of an I/O.
+    /// Minimum time of an I/O, in nanoseconds.
     pub latency_ns_min: u64,
-    /// Usual maximum time of an I/O.
+    /// Maximum time of an I/O that is not slow, in nanoseconds.
     pub latency_ns_max: u64,
     /// Factor by which a flush takes longer.
     pub flush_factor: u64,

@@ -10,7 +10,7 @@ use braid_engine::{DeviceId, DeviceIo, ErrorKind, IoError, LeafError, LeafId, Me
 pub struct Disks {
     pub kept: RefCell<Vec<Vec<u8>>>,
     size_bytes: u64,
-    /// Number of I/Os left: a procedure that needs more loops for ever.
+    /// Number of I/Os left. A procedure that needs more is taken to loop for ever, which is a failure.
     left: Cell<u64>,
 }
 

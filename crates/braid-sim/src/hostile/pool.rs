@@ -450,7 +450,8 @@ impl Rig {
         }
     }
 
-    /// Does what users and administrators do.
+    /// Performs client requests and administrative operations of every kind. `round` tells the two uses of an image
+    /// apart.
     fn use_all(&mut self, pool: &mut Pool, round: u128) {
         let name = |text: String| OwnerName::new(&text).expect("a good name");
         let uuid = |kind: u128, n: u128| Uuid::from_u128(kind << 64 | round << 32 | (n + 1));

@@ -70,7 +70,7 @@ impl Way {
     }
 }
 
-/// Returns how a mutation is found; `None` if it is none of arrays.
+/// Returns how a mutation of arrays is found; `None` for a mutation of pools or replicas.
 pub fn way(mutation: Mutation) -> Option<Way> {
     table().into_iter().find(|(of, _)| *of == mutation).map(|(_, way)| way)
 }

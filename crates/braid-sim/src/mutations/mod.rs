@@ -111,7 +111,7 @@ impl Target {
 
     /// Returns about how many runs the limit allows.
     pub fn weight(&self) -> u64 {
-        // The number of steps of a run that is cut at every one.
+        // A sweep of one seed takes about 300 runs.
         if self.kind == Kind::Sweep { self.limit * 300 } else { self.limit }
     }
 }

@@ -1,4 +1,4 @@
-//! A member's disk: its metadata are bytes, and each data block is one word that names its writer.
+//! A member's disk. Its metadata is stored as bytes; a data block is one word that names its writer.
 //!
 //! Written data stay in a cache until a flush that began after the write has ended. A power cut decides for each cached
 //! sector separately whether it is lost.
@@ -18,7 +18,7 @@ pub struct Disk {
     meta_cache: BTreeMap<u64, Vec<(u64, [u8; SECTOR])>>,
     data: Vec<u64>,
     data_cache: BTreeMap<u64, Vec<(u64, u64)>>,
-    /// Increases with every completed write.
+    /// The disk's clock, which counts completed writes.
     now: u64,
 }
 
@@ -101,7 +101,8 @@ impl Disk {
         }
     }
 
-    /// Returns the mark of a flush that begins now: the flush covers every write up to it.
+    /// Returns the disk's clock, to be passed to [`Disk::flushed`]: a flush that begins now covers every write
+    /// completed up to now.
     pub fn mark(&self) -> u64 {
         self.now
     }

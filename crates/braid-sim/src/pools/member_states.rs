@@ -24,7 +24,7 @@ pub(super) enum AddStep {
 /// A member that is missing.
 #[derive(Clone)]
 pub(super) struct MissingMember {
-    /// The member's disk as copied in an earlier life.
+    /// An older copy of the member's disk, as which the member returns; `None`: it returns as it was lost.
     pub old: Option<Disk>,
     /// A start has refused the member: it never returns.
     pub refused: bool,
@@ -57,10 +57,10 @@ pub(super) struct FullFileSystems {
     /// Chance per million that a write fails while its file system is full: writes to space that is allocated already
     /// succeed.
     pub write_fail_chance: u32,
-    /// The affected members as a bit mask, and the time at which they have space again.
+    /// The members whose file system is full, as a bit mask.
     pub members: u128,
     pub until: u64,
-    /// For the next start: the affected member, and how many writes to it succeed before.
+    /// For the next start: the member that has no space, and the number of writes to it that succeed before.
     pub start_fault: Option<(u32, u64)>,
     pub failed_starts: u64,
 }

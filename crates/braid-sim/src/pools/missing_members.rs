@@ -36,24 +36,25 @@ impl World {
         }
     }
 
-    /// Loses a member with the crash, perhaps. Returns the rule that holds then: what was not flushed may be gone
-    /// everywhere.
+    /// At times loses a member with the crash. Returns the rule that holds then: if a member was lost, data that was
+    /// not flushed may be lost on every member.
     pub(super) fn lose_member(&mut self, rule: Rule) -> Rule {
         let present = self.present_members();
         if present.len() < 2 || !self.rng.chance(self.parameters.loses) {
             return rule;
         }
         let number = *self.rng.pick(&present);
-        // A member that took part in the last life stays. Without one, the history would fork.
+        // Another member that took part in the last life must remain. Otherwise the pool would continue from an earlier
+        // state, and its history would fork.
         let knows = |other: &u8| self.last_life.get(other).copied().unwrap_or(0) == self.life;
-        // The same holds for a start that was interrupted while a member was missing: its participants may have decided
-        // what no other member knows.
+        // If a start was interrupted while a member was missing, one of its participants must remain as well: only they
+        // may know what it decided.
         let decided = |other: &u8| self.start_participants == 0 || self.start_participants >> other & 1 == 1;
         if !present.iter().any(|other| *other != number && knows(other) && decided(other)) {
             return rule;
         }
-        // The copy is older than the last life in which the member took part: since then every member has begun another
-        // run.
+        // The copy must be from before the last life in which the member took part: in between, every member has
+        // recorded that the pool was opened again, by which a start detects the copy.
         let old = self.disk_copies.iter().find(|copy| {
             copy.number == number && self.last_life.get(&number).is_some_and(|last_life| copy.life < *last_life)
         });

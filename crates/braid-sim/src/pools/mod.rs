@@ -1,8 +1,8 @@
-//! Pools alone: a pool's home over disks that return no wrong data but lose what was not flushed, an in-memory log that
-//! survives a kill, volumes, snapshots and every operation on them, driven by a seed.
+//! Simulates pools without shards: the component that serves a pool, its volumes and snapshots, and every operation on
+//! them, driven by a seed. The disks return no wrong data but lose what was not flushed; the in-memory log survives a
+//! kill.
 //!
-//! This is the pool below its shards. What shards add (several of them at a time, arrays as members) is simulated in
-//! [`crate::volumes`].
+//! What shards add (several of them at a time, arrays as members) is simulated in [`crate::volumes`].
 
 mod admin;
 mod bugs;

@@ -16,11 +16,11 @@ pub struct Change {
 /// The condition under which a change certainly hides those before it.
 #[derive(Clone, Copy, Debug)]
 pub enum Rule {
-    /// It was acknowledged before the read began.
+    /// The change was acknowledged before the read that began at this time.
     Read(u64),
-    /// It was acknowledged: the process was killed.
+    /// The process was killed: the change was acknowledged.
     Kill,
-    /// It is durable: the power was cut.
+    /// The power was cut: the change is durable.
     Power,
 }
 

@@ -73,10 +73,14 @@ pub(super) struct Parameters {
     pub survives: u32,
     /// A client's write fails.
     pub io_fails: u32,
-    /// I/Os take long while everything else continues: clients' writes, flushes, writes to tables and to rings.
+    /// Writes of clients' data, and copies, take long while everything else continues. Reads do with half of the
+    /// chance.
     pub slow_data: u32,
+    /// Flushes take long.
     pub slow_flushes: u32,
+    /// The pool's writes to its tables take long.
     pub slow_tables: u32,
+    /// The pool's writes to its rings take long.
     pub slow_rings: u32,
     /// The check whether a commit is due is skipped.
     pub forgets_commits: u32,
@@ -86,8 +90,9 @@ pub(super) struct Parameters {
     pub member_fails: u32,
     /// An operation that moves blocks is performed; drawn at each step.
     pub moves: u32,
-    /// A member is lost in a crash, and returns at a start.
+    /// A member is lost in a crash.
     pub loses: u32,
+    /// A missing member returns at a start.
     pub returns: u32,
     /// How many of 100 requests are flushes.
     pub flushes: u64,
@@ -101,7 +106,7 @@ pub(super) struct Parameters {
     pub interrupts_flattening: u32,
     /// How many of 100 volumes are thick.
     pub thick: u64,
-    /// The size of the rings, if it is not drawn.
+    /// The size of the rings in blocks; `None`: it is drawn.
     pub ring_blocks: Option<u64>,
     /// The moment at which crashes aim.
     pub aim: Option<Moment>,

@@ -24,11 +24,11 @@ const BLOCK: u64 = 4096;
 struct DyingDisks {
     disks: RefCell<Vec<Disk>>,
     left: Cell<u64>,
-    /// Once `left` is used up only this member fails; `None`: all fail.
+    /// The member whose I/Os fail once `left` is used up; `None`: those of all members.
     only: Option<u32>,
     /// A page of one member that cannot be read.
     unreadable: Option<(u32, u64)>,
-    /// Writes to this member find no space, after this many.
+    /// The member that has no space, and the number of writes to it that succeed before.
     full: Cell<Option<(u32, u64)>>,
     rng: RefCell<Rng>,
 }
@@ -202,7 +202,7 @@ impl World {
             self.shm.insert(session, memory);
         }
         let pool = result.map_err(|error| error.to_string())?;
-        // Only now may the older memories go.
+        // The pool is open, and the content of the older in-memory logs is committed: only now may these be freed.
         let newest = self.shm.keys().last().copied();
         self.shm.retain(|session, _| Some(*session) == newest);
         Ok((pool, took))

@@ -183,8 +183,9 @@ pub struct World {
     /// Members that are missing, and the present members that have returned since the pool was opened last.
     pub(super) missing: BTreeMap<u8, MissingMember>,
     pub(super) returned: Vec<u8>,
-    /// The member that is being added, and the chance per million of a step of it.
+    /// The member that is being added.
     pub(super) adding: Option<AddingMember>,
+    /// Chance per million, at each step, of a step of adding a member.
     pub(super) add_chance: u32,
     /// Volumes are shrunk.
     pub(super) shrinks: bool,
@@ -210,8 +211,9 @@ pub struct World {
     pub(super) last_life: BTreeMap<u8, u32>,
     /// A violation seen where no error could be returned.
     pub(super) violation: Option<String>,
-    /// The moment at which the next crash aims, and the number of steps until it once that moment has come.
+    /// The moment at which the next crash aims.
     pub(super) aim: Option<Moment>,
+    /// The number of steps until the crash, once the aimed moment has come.
     pub(super) fuse: Option<u64>,
     pub(super) counters: Counters,
     pub(super) hash: u64,

@@ -27,9 +27,9 @@ struct Zone {
     value: u64,
     /// When the value's write began; `None`: no write is known.
     written: Option<i64>,
-    /// The earliest end.
+    /// The earliest end of a request for the value.
     first: i64,
-    /// The latest begin.
+    /// The latest begin of a request for the value.
     last: i64,
     reads: usize,
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use crate::rng::Rng;
 
-    /// Decides the same by trying every order.
+    /// Returns whether an order exists, by trying every order: checks [`disorder`].
     fn fits(rest: &mut Vec<Access>, state: u64) -> bool {
         if rest.iter().all(|access| access.ended == i64::MAX) {
             return true;

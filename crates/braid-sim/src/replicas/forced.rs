@@ -116,8 +116,8 @@ impl World {
         !forecast.newest || !forecast.from.without(self.newest_vote().in_sync).is_empty()
     }
 
-    /// Returns whether the lost voters took data with them, so that the volume never becomes whole again; or whether
-    /// only lost replicas are missing.
+    /// Returns whether the run need not wait for all replicas to be in sync: the volume is served and only lost
+    /// replicas are missing, or the lost voters took data with them, so that it cannot be opened without loss.
     pub fn is_given_up(&mut self, c: usize) -> bool {
         let lost = self.lost;
         if let Some(serving) = self.controllers[c].serving()

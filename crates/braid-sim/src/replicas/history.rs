@@ -38,7 +38,8 @@ pub struct Request {
 /// Everything that clients could know, and when nodes lost power.
 #[derive(Default)]
 pub struct History {
-    /// Several replicas together hold everything (parity), so a write is durable at once: nothing is ever lost.
+    /// Several replicas together hold everything (parity). A write is then durable in a journal before it is
+    /// acknowledged: none is ever lost.
     pub logs: bool,
     /// All requests, by number.
     pub requests: Vec<Request>,
@@ -58,7 +59,8 @@ pub struct History {
 /// A write and what became of it.
 struct Fate<'a> {
     request: &'a Request,
-    /// When it could have been lost; `None`: never.
+    /// When the last in-sync replica that held the write rebooted, if nothing had made the write durable before: from
+    /// then on it may be lost. `None`: it must last.
     doubted: Option<u64>,
 }
 

@@ -174,7 +174,7 @@ impl World {
         may_count.all(|vote| count(&vote) >= vote.config.replicas_needed())
     }
 
-    /// Begins another boot of what a replica shows.
+    /// Gives the replica a new boot, which it shows from now on.
     fn begin_boot(&mut self, node: usize) {
         let host = &mut self.nodes[node];
         host.boot += 1;

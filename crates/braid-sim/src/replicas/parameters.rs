@@ -67,15 +67,15 @@ impl Fault {
 /// The parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Parameters {
-    /// The initial voters: the first nodes; the first of these hold data.
+    /// The initial voters: nodes from number 0 on, first those with a replica, then the witnesses.
     pub config: VoterConfig,
     /// Nodes that may become voters later.
     pub spares: usize,
     /// Blocks of the volume.
     pub blocks: u16,
-    /// Clients. Each belongs to the controller of its number modulo two.
+    /// Number of clients. Client `n` sends its requests to controller `n % 2`.
     pub clients: usize,
-    /// Maximum pause of a client between two requests.
+    /// Maximum pause of a client between two requests, in nanoseconds.
     pub think_ns: u64,
     /// Per client, how many of a million requests are writes.
     pub writes: [u32; 4],
@@ -83,18 +83,18 @@ pub struct Parameters {
     pub flushes: u32,
     /// Reads go to the node beside the controller first.
     pub local: bool,
-    /// Maximum delay of a message.
+    /// Maximum delay of a message, in nanoseconds.
     pub delay_ns: u64,
     /// How many of a million messages outside connections are lost.
     pub loss: u32,
-    /// Maximum time of an I/O on a disk that is not slow.
+    /// Maximum time of an I/O on a disk that is not slow, in nanoseconds.
     pub disk_ns: u64,
     /// How many of a million critical moments (a drop is voted for, a volume is opened) are followed by a fault at
     /// once.
     pub aim: u32,
-    /// Mean time between faults.
+    /// Mean time between faults, in nanoseconds.
     pub calm_ns: u64,
-    /// How long faults are injected.
+    /// For how many nanoseconds faults are injected.
     pub faults_ns: u64,
     /// The shares of the kinds of faults.
     pub shares: Shares,

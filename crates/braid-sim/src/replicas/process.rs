@@ -16,7 +16,7 @@ pub struct Label {
 #[derive(Clone, Copy, Default)]
 pub struct SessionRecord {
     pub session: u64,
-    /// A session that the label may show instead.
+    /// A session that is about to begin: the label may show it already.
     pub next: Option<u64>,
     pub closed: bool,
 }
@@ -33,9 +33,9 @@ pub struct DiskCopy {
     pub register_copies: [RegisterCopy; 2],
     pub store: Store,
     pub label: Label,
-    /// The serving of the pool during which it was made, or after which.
+    /// The serving of the pool (by number, see [`Process::servings`]) during which the copy was made, or after which.
     pub serving: u64,
-    /// It was made after that serving had ended in order.
+    /// The copy was made after that serving had ended in order.
     pub of_end: bool,
 }
 
@@ -60,8 +60,9 @@ pub struct Process {
     /// The node has recorded that its disk is an older copy.
     pub older: bool,
     pub copy: Option<DiskCopy>,
-    /// How many times the pool has begun to serve, and whether the last serving has ended in order.
+    /// How many times the pool has begun to serve.
     pub servings: u64,
+    /// The last serving has ended in order.
     pub ended_in_order: bool,
     /// The simulator's own knowledge: the disk is an older copy, and was neither synced nor voted in sync since.
     pub replaced_by_copy: bool,

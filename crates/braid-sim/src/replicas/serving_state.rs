@@ -42,7 +42,7 @@ pub struct OpenRequest {
     pub number: usize,
     pub io: Io,
     pub client: usize,
-    /// It has its block's lock.
+    /// The request holds the lock of its block.
     pub begun: bool,
     pub sent: Voters,
     pub done: Voters,
@@ -50,7 +50,7 @@ pub struct OpenRequest {
     pub boots: BTreeMap<usize, u64>,
     /// The value that a read found.
     pub value: Option<u64>,
-    /// For a flush: the blocks that are clean once all in-sync replicas have flushed.
+    /// For a flush: the blocks whose dirty bits may be cleared once all in-sync replicas have flushed.
     pub clean: BTreeSet<u16>,
 }
 
@@ -63,7 +63,7 @@ pub struct IoReply {
     pub dirty: Vec<u16>,
     /// The snapshots, if requested.
     pub listed: Vec<(u64, bool)>,
-    /// The boot of the node under which it was done.
+    /// The boot of the node under which the replica executed the I/O.
     pub boot: u64,
 }
 
@@ -72,7 +72,7 @@ pub struct DroppedReplica {
     /// The boot of its node under which it was in sync: under the same boot it still holds everything that it had
     /// acknowledged.
     pub boot: Uuid,
-    /// The blocks with writes since then, or in flight then.
+    /// The blocks with writes in flight when the replica was dropped, or written since.
     pub missed_writes: BTreeSet<u16>,
 }
 
@@ -88,7 +88,7 @@ pub struct Serving {
     pub requests: Vec<OpenRequest>,
     /// Blocks that a request or a copy holds.
     pub locks: BTreeSet<u16>,
-    /// Incremented by each failure.
+    /// The round of failures, incremented by each: tells the flush of the survivors of one round from that of another.
     pub round: u64,
     pub sync: Option<ReplicaCopy>,
     /// The snapshot change in progress on all replicas.
@@ -105,7 +105,7 @@ pub struct Serving {
     pub snapshot_due_ns: u64,
     /// Blocks that were written since they were last called clean.
     pub touched: BTreeSet<u16>,
-    /// It accepts no more requests, and is to be released.
+    /// The volume accepts no more requests. Its epoch is released when nothing is in flight.
     pub stopping: bool,
     pub released: u32,
 }

@@ -17,7 +17,7 @@ pub struct SnapshotModel {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SnapshotState {
-    /// It was requested: it exists on all or on none.
+    /// Its creation was requested: in the end it exists on all in-sync replicas or on none.
     Taking,
     /// It was acknowledged.
     Exists,
@@ -50,7 +50,7 @@ pub struct SnapshotChange {
     pub number: u64,
     pub id: u64,
     pub stage: ChangeStage,
-    /// The in-sync replicas when it began.
+    /// The in-sync replicas when the change began.
     pub of: Voters,
     pub requested: Voters,
     pub done: Voters,

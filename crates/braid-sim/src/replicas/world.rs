@@ -19,7 +19,8 @@ use crate::trace::Trace;
 
 /// How long the system may take to become clean once the faults have ended.
 const PATIENCE_NS: u64 = 300 * SECOND;
-/// More events than any run has.
+/// Maximum number of traced events of a run, far above what any run needs. Exceeding it is a violation: the run does
+/// not end.
 const EVENTS_MAX: u64 = 20_000_000;
 
 /// Options of a run.

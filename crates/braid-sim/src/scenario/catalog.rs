@@ -23,9 +23,9 @@ pub enum Scenario {
     OldCopy,
     /// A member returns while its disk still has earlier I/O in flight.
     EarlyReturn,
-    /// A crash leaves bits on one member, a write follows there, and that member is lost.
+    /// A crash leaves dirty bits on one member only; a client writes to these regions, and that member is lost.
     Merging,
-    /// What a crash left unequal is resynced and read; another crash follows, and one member is lost.
+    /// Copies that a crash left unequal are resynced and read; another crash follows, and one member is lost.
     Settling,
     /// A member fails while bits are being cleared.
     HalfCleared,
@@ -70,7 +70,7 @@ pub enum Scenario {
 }
 
 impl Scenario {
-    /// Those of a journal on a disk of its own.
+    /// The scenarios of arrays whose journal has a disk of its own.
     pub const OF_JOURNAL: [Scenario; 4] =
         [Scenario::JournalLost, Scenario::JournalMoves, Scenario::JournalFails, Scenario::JournalOld];
 
@@ -92,7 +92,7 @@ impl Scenario {
         Scenario::Unreadable,
     ];
 
-    /// Draws any of these, more often those that rarely show what they are about.
+    /// Draws one of `FIRST`; scenarios in which the aimed situation seldom comes about are drawn more often.
     pub fn any(rng: &mut Rng) -> Scenario {
         const SELDOM: [Scenario; 7] = [
             Scenario::RebuildingUnderLoad,
@@ -106,8 +106,8 @@ impl Scenario {
         if rng.below(3) == 0 { *rng.pick(&SELDOM) } else { *rng.pick(&Scenario::FIRST) }
     }
 
-    /// Returns the same scenario, or with a chance of one in `of` one that was added later. It draws from a stream of
-    /// its own, so that the rest of the seed stays the same.
+    /// Returns this scenario or, with a chance of one in `of`, a scenario that was added to the simulator later. Draws
+    /// from a random stream of its own, so that the rest of the seed stays the same.
     pub fn or_later(self, of: u64, chance: &mut Rng) -> Scenario {
         const LATER: [Scenario; 3] = [Scenario::Replacing, Scenario::TakeoverFailed, Scenario::Growing];
         if chance.below(of) == 0 { *chance.pick(&LATER) } else { self }
@@ -170,8 +170,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the maximum number of blocks of each member above the minimum. Scenarios about bits work best with few
-    /// regions.
+    /// Returns by how many blocks the size of a member may exceed the minimum. Scenarios about the bitmap work best
+    /// with few regions.
     pub fn blocks_max(self) -> u64 {
         match self {
             Scenario::Merging | Scenario::HalfCleared | Scenario::TakeoverFailed => 30,
@@ -200,7 +200,8 @@ impl Scenario {
         }
     }
 
-    /// Returns the longest time in nanoseconds for which bits are kept that are no longer needed.
+    /// Returns the maximum time in nanoseconds for which the bitmap keeps a region dirty after its last write has
+    /// ended.
     pub fn clear_ns_max(self, rng: &mut Rng) -> u64 {
         match self {
             Scenario::Clearing => *rng.pick(&[20_000, 100_000, 400_000, 2_000_000]),

@@ -76,7 +76,7 @@ impl Admin {
         places == lines && found.wrong_blocks == if names { members } else { Default::default() }
     }
 
-    /// Rots cells of some lines that were written.
+    /// Rots one block in each of some lines in regions that were written.
     async fn rot_stripes(&mut self, index: usize, number: u64) {
         let blocks = self.state.borrow().oracle.blocks(number);
         let of_two = self.state.borrow().mirrors[index].spec.level.parity() == 2;

@@ -154,7 +154,8 @@ impl Admin {
                     mirror.record_disks(&holders);
                     mirror.slots += further.len() as u16;
                     state.enlarged.retain(|disk| !enlarged.contains(disk));
-                    // A client learns the size after its shard has the new layout; here it would connect at once.
+                    // A real client learns the new size only after its shard has the new layout. The simulated client
+                    // would use it at once, so that the growth is announced when all shards have it.
                     state.spreading.push((id, range.1));
                 }
                 self.until(|state| state.spreading.is_empty()).await;

@@ -47,7 +47,8 @@ fn settled(rng: &mut Rng) -> Vec<Step> {
     steps
 }
 
-/// Draws a crash soon after a moment of this kind: by a power cut in `power` of four cases.
+/// Draws a crash soon after a moment has come for the n-th time, n from 1 to `nth`: less than one of `most_ns`
+/// nanoseconds later. It is a power cut in `power` of four cases, otherwise a kill.
 pub(super) fn soon(rng: &mut Rng, moment: &'static str, nth: u64, most_ns: &[u64], power: u64) -> PlannedEnd {
     let how = if rng.below(4) < power { Crash::Power } else { Crash::Kill };
     let most_ns = *rng.pick(most_ns);
@@ -212,7 +213,7 @@ pub(super) fn early_return(rng: &mut Rng) -> Vec<Act> {
 }
 
 pub(super) fn merging(rng: &mut Rng) -> Vec<Act> {
-    // One region, so that no write of other bits includes these.
+    // All writes are in one region: writing the bits of other regions would write these bits, too.
     let area = Some((0, 16));
     let of = ClientLoad { clients: 1, blocks_max: 4, ..draw_load(rng, 3) };
     let steps = vec![Step::Work(of, area, Wait::No), Step::Rest(rng.between(200_000, 2_000_000))];
@@ -333,7 +334,7 @@ pub(super) fn growing(rng: &mut Rng) -> Vec<Act> {
     if rng.coin() {
         steps.push(work(rng, 5));
     }
-    // Writes come so slowly that such places exist all the time.
+    // The clients write so slowly that there are places without data all the time.
     let think_ns_max = *rng.pick(&[400_000, 1_000_000, 3_000_000]);
     let of = ClientLoad { clients: 3, reads: false, think_ns_max, blocks_max: 1, hot: 0, ..draw_load(rng, 60) };
     for _ in 0..rng.between(2, 4) {

@@ -113,7 +113,7 @@ pub struct LifePlan {
     pub habits: Option<AdminHabits>,
     /// Randomness for this life.
     pub rng: Rng,
-    /// The steps of a scenario that is followed instead, and their limits.
+    /// The steps of a scenario, which the administrator follows instead of drawing actions, and their limits.
     pub steps: Option<(Vec<Step>, Bounds)>,
 }
 

@@ -85,7 +85,7 @@ pub fn torn(rng: &mut Rng) -> Vec<Act> {
     let (of, area) = writers(rng, requests);
     let mut steps = vec![Step::Work(of, area, Wait::Ended)];
     let doom = if rng.below(4) == 0 {
-        // All data is in place, and its bits are cleared: only the journal knows of it.
+        // All data is written in place and its regions are clean: only the journal still describes these stripes.
         steps.extend([Step::AwaitClean, Step::Rest(u64::MAX)]);
         soon(rng, "nothing more to do", 1, &[1, 300_000], 3)
     } else {
@@ -118,8 +118,9 @@ pub fn torn(rng: &mut Rng) -> Vec<Act> {
     acts
 }
 
-/// The same stripes are written over and over, one request after the other, so that the expected content is exact.
-/// Writes are partial or full-stripe, with or without FUA: marked and logged stripes meet.
+/// The same stripes are written over and over, one request after the other, so that the oracle expects exactly one
+/// content. Writes are partial or full-stripe, with or without FUA: the journal has marks and logged data of the same
+/// stripes.
 pub fn in_turn(rng: &mut Rng) -> Vec<Act> {
     let (of, _) = writers(rng, 40);
     let of = ClientLoad { clients: 1, reads: false, think_ns_max: *rng.pick(&[400_000, 2_000_000]), ..of };
@@ -313,7 +314,8 @@ pub fn read_on(rng: &mut Rng) -> Vec<Act> {
     vec![act(steps, doom, &[]), act(vec![Step::ReadAll], PlannedEnd::Clean, &[])]
 }
 
-/// The array takes new members, cut at its labels; then its journal moves to a disk of its own, and it takes more.
+/// The array takes new members, with crashes during its label writes; then its journal moves to a disk of its own, and
+/// the array takes more members.
 pub fn widened(rng: &mut Rng) -> Vec<Act> {
     let (of, area) = writers(rng, 40);
     let load = Step::Work(ClientLoad { clients: 2, ..of }, area, Wait::No);
@@ -392,14 +394,14 @@ impl Mirror {
         if self.number.is_none() || own.len() < self.disks.len() {
             return;
         }
-        // The disks among these that the newest of their labels calls in sync.
+        // Returns those of these disks that the newest of their labels calls in sync.
         let called = |left: &[&(usize, Label)]| {
             let newest = left.iter().max_by_key(|(_, label)| label.array.order());
             let members = newest.map_or(&[][..], |(_, label)| &label.array.members);
             let is = |members: &[MemberEntry], id| {
                 members.iter().any(|m| m.id == Some(id) && m.state == MemberState::InSync)
             };
-            // An interrupted promotion has not reached the member's own label.
+            // After an interrupted promotion the member's own label may not call it in sync yet.
             let both = |label: &Label| is(members, label.member.id) && is(&label.array.members, label.member.id);
             left.iter().filter(|(_, label)| both(label)).map(|(disk, _)| *disk).collect::<Vec<usize>>()
         };

@@ -42,7 +42,7 @@ impl Admin {
             })
         };
         let options = StartOptions { degraded: true, ..StartOptions::new(self.rng.bits(), self.rng.bits()) };
-        // From here on they may be of another lineage, whatever the result of the start.
+        // From here on the victims may have diverged from the other members, even if the start fails.
         self.state.borrow_mut().mirrors[index].diverged = disks.iter().copied().collect();
         self.state.borrow_mut().mirrors[index].left_behind = false;
         let Ok(array) = lifecycle::start(&self.port, &found, options).await else {

@@ -32,7 +32,7 @@ struct Start {
     present: Vec<LeafId>,
     /// The array is known to have been stopped cleanly.
     stopped: bool,
-    /// Its labels say so.
+    /// The labels say that the array was stopped cleanly.
     clean: bool,
 }
 
@@ -78,7 +78,8 @@ impl Admin {
         let elsewhere = {
             let state = self.state.borrow();
             let mirror = &state.mirrors[index];
-            // They run in another machine.
+            // Diverged disks count as used in another machine, and are not offered to this start, until the other
+            // members have continued without them.
             if mirror.left_behind { BTreeSet::new() } else { mirror.diverged.clone() }
         };
         let mut leaves: Vec<LeafId> =
@@ -340,7 +341,7 @@ impl Admin {
             self.write_unreadable_stripes(number, id);
         }
         self.connect_to(number, id, habits);
-        // Present disks that are out of the array return, now or later.
+        // Present disks that are not members return to the array, at once or later.
         if self.last || self.rng.coin() {
             self.return_members(index).await;
         }

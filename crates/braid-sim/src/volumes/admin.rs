@@ -181,7 +181,7 @@ impl Admin {
         self.count("lives", "pool opened");
         {
             let mut shared = self.shared.borrow_mut();
-            // Only now may the older memories go.
+            // The pool is open, and the content of the older in-memory logs is committed: only now may these be freed.
             let newest = shared.shm.keys().last().copied();
             shared.shm.retain(|session, _| Some(*session) == newest);
             shared.home = self.rng.below(u64::from(self.shards)) as u16;

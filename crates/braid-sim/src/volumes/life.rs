@@ -17,9 +17,10 @@ use crate::meta::{Port, TaskRequest, Tasks};
 use crate::rng::Rng;
 use crate::world::{Crash, World, WorldEvent};
 
-/// When no event is left, the tasks are polled this many times, as they may still wait for one another.
+/// Number of consecutive polls of all tasks while no event is queued: a poll of one task may make another task ready.
 const IDLE_MAX: u32 = 200;
-/// A life that lasts longer than this many virtual nanoseconds will not end: time limits of disks are 30 seconds.
+/// Maximum length of a life in virtual nanoseconds. The time limit of a disk's I/O is 30 seconds; a life that lasts an
+/// hour does not end, which is a violation.
 const LIFE_NS_MAX: u64 = 3_600_000_000_000;
 
 /// How a life ended.
@@ -114,7 +115,7 @@ impl<'a> ProcessLife<'a> {
             if self.has_work() {
                 continue;
             }
-            // A process cannot exit while the kernel has I/O of it.
+            // The kernel lets a process exit only when none of the I/Os that it submitted is in flight.
             if done.is_done() && self.world.in_flight() == 0 {
                 self.world.crash_at_step = None;
                 return match self.host.is_calm() {
@@ -124,7 +125,7 @@ impl<'a> ProcessLife<'a> {
             }
             let happening = self.world.next_event();
             let Some(happening) = happening.filter(|_| self.world.now_ns < end_ns) else {
-                // Tasks may wait for one another.
+                // A poll of one task may have made another task ready.
                 idle += 1;
                 if self.world.now_ns < end_ns && idle < IDLE_MAX {
                     continue;

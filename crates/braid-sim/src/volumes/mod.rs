@@ -41,10 +41,12 @@ use crate::world::{Crash, World};
 /// Bytes of simulated memory.
 const MEMORY_BYTES: usize = 40 << 20;
 
-/// Maximum number of steps of a start at which a sweep interrupts it.
+/// Maximum number of steps of a start at which a sweep interrupts it. Of a start with more steps, each seed tries other
+/// ones.
 const CUTS_MAX: u64 = 40;
 
-/// Moments at which a crash finds more than at others.
+/// Moments at which crashes aim, because they reveal more bugs there than elsewhere. A name that is listed several
+/// times is drawn more often.
 const MOMENTS: [&str; 24] = [
     "asking for what lasts",
     "asking for what lasts",
@@ -72,7 +74,7 @@ const MOMENTS: [&str; 24] = [
     "in sync",
 ];
 
-/// Moments of a start.
+/// Moments during a start at which crashes aim.
 const OF_STARTS: [&str; 5] =
     ["starting an array", "making the pool", "opening the pool", "opening the pool", "looking at the pool"];
 

@@ -20,18 +20,18 @@ pub(super) struct Change {
     pub end: Option<u64>,
     /// The change survives a power cut.
     pub durable: bool,
-    /// The change is a hint, which may be ignored.
+    /// The change is a hint (a discard): the pool may leave the block as it is.
     pub hint: bool,
 }
 
 /// The condition under which a change certainly hides those before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// It was acknowledged before the read began.
+    /// The change was acknowledged before the read that began at this time.
     Read(u64),
-    /// It was acknowledged: the process was killed, or a snapshot was taken meanwhile.
+    /// The process was killed, or a snapshot was taken meanwhile: the change was acknowledged.
     Kill,
-    /// It is durable: the power was cut.
+    /// The power was cut: the change is durable.
     Power,
 }
 

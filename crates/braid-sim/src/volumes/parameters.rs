@@ -39,7 +39,7 @@ impl Focus {
         ("full", Focus::FullFileSystems),
     ];
 
-    /// How many of them a seed may draw; the others are requested only.
+    /// Number of kinds of focus that a seed may draw, from the first on. The others run only if the command names them.
     const DRAWN: usize = 7;
 }
 
@@ -60,11 +60,11 @@ pub(super) struct Parameters {
     pub faults: bool,
     /// Bare disks fail to read and write volume data, and hang.
     pub data_faults: bool,
-    /// Maximum chance that they hang.
+    /// Maximum chance that an I/O of a bare disk hangs.
     pub hang: u32,
     /// Bare disks fail to write anything: a pool whose own write failed continues without making anything durable.
     pub own_faults: bool,
-    /// The pool's own writes to them find no space for a while.
+    /// The pool's own writes to bare disks fail for lack of space for a while.
     pub starves: bool,
     /// Chance that a disk takes up to a hundred times as long.
     pub slow: Option<u32>,
@@ -78,21 +78,25 @@ pub(super) struct Parameters {
     pub requests: u64,
     /// Most requests cover several extents.
     pub long: bool,
-    /// Maximum pause of a client between two requests.
+    /// Maximum pause of a client between two requests, in nanoseconds.
     pub think_ns: u64,
-    /// How many of 100 requests are flushes, and how many discard or zero blocks.
+    /// How many of 100 requests are flushes.
     pub flushes: u64,
+    /// How many of 100 requests discard or zero blocks.
     pub zeroes: u64,
     /// A write has FUA.
     pub fua: u32,
     /// A request goes to a few contended blocks.
     pub crowd: u32,
-    /// Number of administrators, operations of each in a life, and the maximum pause between these.
+    /// Number of administrators.
     pub admins: u64,
+    /// Number of operations of each administrator in a life.
     pub actions: u64,
+    /// Maximum pause of an administrator between two operations, in nanoseconds.
     pub pause_ns: u64,
-    /// Additional weight of snapshots and of moves among these operations.
+    /// Additional weight of snapshots among these operations.
     pub snapshots: u64,
+    /// Additional weight of moves among these operations.
     pub moves: u64,
     /// A volume is not read as soon as it is served.
     pub reads_late: u32,
@@ -100,8 +104,9 @@ pub(super) struct Parameters {
     pub reads_snapshots: u32,
     /// Maximum number of lives.
     pub lives: u64,
-    /// A crash comes during a start; or soon after a durable request was acknowledged.
+    /// A crash comes during a start.
     pub cut_starts: u32,
+    /// A crash comes soon after a request for durable data was acknowledged.
     pub cut_answers: u32,
     /// A crash is a power cut.
     pub power: u32,

@@ -67,7 +67,7 @@ pub(super) enum ShardRequest {
     Leave,
 }
 
-/// Performed as soon as a call was made, before anything else happens.
+/// Runs right after a call was made on the pool, before any other event.
 pub(super) type AfterCall = Box<dyn FnOnce(&mut SharedState)>;
 
 /// The shared state; see the module documentation.
@@ -120,15 +120,17 @@ pub(super) struct SharedState {
     pub ended_calls: BTreeMap<u64, bool>,
     /// Clients that are to be woken, and in how many nanoseconds.
     pub to_wake: Vec<(u64, u64)>,
-    /// How many more requests clients may make, and the clients that have found that there are none left.
+    /// How many more requests clients may make.
     pub budget: u64,
+    /// The clients that found no budget left, to be woken when there is more.
     pub sleeping: Vec<u64>,
     pub quit: bool,
     pub active_admins: u64,
     pub spawned: Vec<Task>,
     pub reopening: Vec<(u64, braid_engine::LeafId)>,
     pub pull: Vec<usize>,
-    /// Disks that are to have no space: before which byte, for how many nanoseconds, and the chance per million.
+    /// Disks whose writes are to fail for lack of space: the disk, the byte below which they fail, for how many
+    /// nanoseconds, and the chance per million.
     pub starve: Vec<(usize, u64, u64, u32)>,
     pub moments: Vec<&'static str>,
     pub phase: &'static str,
@@ -208,7 +210,8 @@ impl SharedState {
         self.counters.add(group, kind);
     }
 
-    /// Notes that a start has completed: from now on each block is what it may have been at the crashes before.
+    /// Records that a start has completed. Each block now has any content that was possible at the crashes before,
+    /// until a read or a write decides.
     pub fn opened(&mut self) {
         let Some(rule) = self.after.take() else { return };
         for model in self.models.values_mut() {
