@@ -89,6 +89,9 @@ pub(super) struct Connection<S> {
     /// The connection got no memory because its export is over its share. Connections of other exports may then get
     /// memory before it.
     pub export_over_share: bool,
+    /// When the connection first was the first in the queue for memory since it began to wait or last made progress;
+    /// `None` if it has not been yet. It stays when connections of other exports pass the connection.
+    pub first_since_ns: Option<u64>,
 
     /// Segments submitted to the engine.
     pub in_engine: u32,
@@ -176,6 +179,7 @@ impl<S: Copy> Connection<S> {
             share: None,
             reported_bytes: 0,
             export_over_share: false,
+            first_since_ns: None,
             in_engine: 0,
             has_entered: false,
             stage: ConnectionStage::Open,

@@ -87,7 +87,10 @@ impl<S: Copy> Connection<S> {
                 PumpStep::Wait(wait) => {
                     self.wait = wait;
                     if wait == WaitReason::Memory {
-                        shared.enqueue(self.index, host.now_ns());
+                        shared.enqueue(self.index);
+                        if shared.is_first_waiter(self.index) {
+                            self.first_since_ns.get_or_insert(host.now_ns());
+                        }
                     }
                     return;
                 }

@@ -191,17 +191,28 @@ impl<S: Copy> Server<S> {
                 self.mark(index as u16);
             }
         }
-        let waited = host.now_ns().saturating_sub(self.shared.head_since_ns);
-        if !self.shared.waiters.is_empty() && waited >= self.shared.config.replies_ns / STALL_SHARE {
+        let Some((first, since_ns)) = self.first_waiter() else { return };
+        let waited = host.now_ns().saturating_sub(since_ns);
+        if waited >= self.shared.config.replies_ns / STALL_SHARE {
             self.disconnect_stalled(host);
         }
-        if let Some(&first) = self.shared.waiters.front()
-            && waited >= self.shared.config.memory_ns
-        {
+        if waited >= self.shared.config.memory_ns {
             self.shared.expired_waiter = Some(first);
             self.serve_waiters(host);
             self.shared.expired_waiter = None;
         }
+    }
+
+    /// Returns the first waiter for memory, and from when its time limits run: from when it became the first or, if
+    /// that is later, from when another first one was served. `None` if the first one has not been retried as such.
+    ///
+    /// A connection whose export is over its share may be passed by the one behind it, which has waited less. So each
+    /// has a time of its own. It outlasts being passed: where all exports are over their shares, the connections pass
+    /// each other in every turn, and still reach their time limits.
+    fn first_waiter(&self) -> Option<(u16, u64)> {
+        let first = *self.shared.waiters.front()?;
+        let since_ns = self.connections[usize::from(first)].as_ref()?.first_since_ns?;
+        Some((first, since_ns.max(self.shared.first_served_ns)))
     }
 
     /// Disconnects one client to free memory that others wait for: of the clients that take nothing of their replies,
@@ -362,8 +373,9 @@ impl<S: Copy> Server<S> {
                 }
             }
             let waits_again = connection.wait == WaitReason::Memory;
+            connection.first_since_ns = None;
             self.shared.waiters.pop_front();
-            self.shared.head_since_ns = host.now_ns();
+            self.shared.first_served_ns = host.now_ns();
             if waits_again {
                 self.shared.waiters.push_back(first);
             }
@@ -386,6 +398,7 @@ impl<S: Copy> Server<S> {
             let before = connection.progress;
             connection.pump(host, &mut self.shared);
             if connection.progress != before || connection.wait != WaitReason::Memory {
+                connection.first_since_ns = None;
                 if connection.wait != WaitReason::Memory {
                     self.shared.waiters.retain(|&waiter| waiter != index);
                 }

@@ -22,8 +22,8 @@ pub(super) struct Shared {
     pub events: Arc<EventQueue>,
     /// Connections that wait for memory or for a slot of the engine, in queue order.
     pub waiters: VecDeque<u16>,
-    /// When the first waiter became the first.
-    pub head_since_ns: u64,
+    /// When a first waiter last made progress or left the queue.
+    pub first_served_ns: u64,
     /// Memory held by the connections of each export: the export's address, its connections on this shard, bytes.
     shares: Vec<(usize, u32, u64)>,
     /// The first waiter while it is retried after its time limit: its request then fails instead of waiting on.
@@ -50,7 +50,7 @@ impl Shared {
             shares: Vec::new(),
             config,
             events,
-            head_since_ns: 0,
+            first_served_ns: 0,
             expired_waiter: None,
             large_streams_bytes: 0,
             stopping: false,
@@ -96,10 +96,7 @@ impl Shared {
     }
 
     /// Appends a connection to the queue, unless it is queued already.
-    pub fn enqueue(&mut self, index: u16, now_ns: u64) {
-        if self.waiters.is_empty() {
-            self.head_since_ns = now_ns;
-        }
+    pub fn enqueue(&mut self, index: u16) {
         if !self.waiters.contains(&index) {
             self.waiters.push_back(index);
         }

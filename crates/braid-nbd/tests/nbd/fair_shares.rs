@@ -22,6 +22,10 @@ struct Shard {
 
 impl Shard {
     fn new(arena_bytes: usize) -> Shard {
+        Shard::with(ServerConfig::default(), arena_bytes)
+    }
+
+    fn with(config: ServerConfig, arena_bytes: usize) -> Shard {
         let table = Arc::new(ExportTable::new());
         for name in ["a", "b", "c"] {
             let limits = ExportLimits { connections_max: 1000, ..ExportLimits::default() };
@@ -30,7 +34,7 @@ impl Shard {
         let mut host = MemoryHost::new(arena_bytes, (40 * MIB) as usize);
         host.now_ns = SECOND;
         let events = Arc::new(EventQueue::new());
-        Shard { host, server: Server::new(ServerConfig::default(), events.clone()), table, events }
+        Shard { host, server: Server::new(config, events.clone()), table, events }
     }
 
     /// Returns a client in transmission.
@@ -85,6 +89,38 @@ impl Shard {
             self.host.run(&mut self.server);
         }
         panic!("it is not served");
+    }
+
+    /// Sends a READ that gets no memory.
+    fn begin(&mut self, socket: usize, len: u32) {
+        self.ask(socket, 1, len);
+        self.host.run(&mut self.server);
+        assert!(self.host.take_output(socket).is_empty());
+    }
+
+    /// Advances the time; none of these clients gets a reply.
+    #[track_caller]
+    fn wait(&mut self, seconds: u64, sockets: &[usize]) {
+        for second in 1..=seconds {
+            self.host.now_ns += SECOND;
+            self.host.run(&mut self.server);
+            for &socket in sockets {
+                let got = self.host.take_output(socket);
+                assert!(got.is_empty(), "client {socket} gets {} bytes after {second} s", got.len());
+            }
+        }
+    }
+
+    /// Advances the time by a second, in which the READ of the first client fails for want of memory. The others get no
+    /// reply.
+    #[track_caller]
+    fn fails_next(&mut self, socket: usize, others: &[usize]) {
+        self.host.now_ns += SECOND;
+        self.host.run(&mut self.server);
+        assert_eq!(self.host.take_output(socket), bytes("67446698 0000000c 'a cookie'"), "ENOMEM");
+        for &other in others {
+            assert!(self.host.take_output(other).is_empty(), "client {other} waits on");
+        }
     }
 
     fn cut_off(&self) -> usize {
@@ -186,4 +222,85 @@ fn reads_of_the_announced_size_succeed() {
             assert_eq!(shard.host.take_output(socket), bytes("67446698 00000016 'a cookie'"), "EINVAL");
         }
     }
+}
+
+/// A shard whose stalled clients stay connected, and a number of them that hold 4 MiB each.
+fn held(exports: &[(char, usize)]) -> Shard {
+    let config = ServerConfig { replies_ns: 10_000 * SECOND, ..ServerConfig::default() };
+    let mut shard = Shard::with(config, 64 << 20);
+    for &(export, hogs) in exports {
+        for _ in 0..hogs {
+            shard.hog(export, 1, 4 * MIB);
+        }
+    }
+    shard
+}
+
+/// A connection that passes one whose export is over its share waits as long as any other before its request fails.
+#[test]
+fn a_connection_that_passes_another_one_has_a_time_limit_of_its_own() {
+    let mut shard = held(&[('a', 6)]);
+    let (over, late) = (shard.client('a'), shard.client('b'));
+    shard.begin(over, 8 * MIB);
+    shard.wait(29, &[over]);
+    // It is the first from now on, and gathers all that is left.
+    shard.begin(late, 32 * MIB);
+    assert!(shard.host.used_bytes() > (54 * MIB) as usize, "it may exceed its share");
+    shard.wait(29, &[over, late]);
+    shard.fails_next(late, &[over]);
+    // The other one is the first again.
+    shard.wait(29, &[over]);
+    shard.fails_next(over, &[]);
+}
+
+/// The time limit runs while a connection is the first, also where it was the second for long, before the export of the
+/// first one came to be over its share.
+#[test]
+fn the_time_behind_a_connection_that_is_passed_later_does_not_count() {
+    let mut shard = held(&[('b', 6)]);
+    let yielding = shard.hog('b', 1, MIB);
+    let (first, second) = (shard.client('a'), shard.client('c'));
+    shard.begin(first, 32 * MIB);
+    shard.begin(second, 32 * MIB);
+    shard.wait(25, &[first, second]);
+    assert!(shard.host.used_bytes() > (54 * MIB) as usize, "the first one gathers");
+    // Now others of the first one's export hold memory, too, and some is free again.
+    shard.hog('a', 1, 16 << 10);
+    shard.host.client_takes(yielding, usize::MAX);
+    shard.host.run(&mut shard.server);
+    shard.wait(29, &[first, second]);
+    shard.fails_next(second, &[first]);
+}
+
+/// Connections that pass each other in every turn, since the exports of both are over their shares, do not wait for
+/// ever.
+#[test]
+fn connections_of_exports_over_their_shares_reach_their_time_limits() {
+    let mut shard = held(&[('a', 4), ('b', 4)]);
+    let waiting = [shard.client('a'), shard.client('b')];
+    for socket in waiting {
+        shard.begin(socket, 16 * MIB);
+    }
+    shard.wait(29, &waiting);
+    shard.fails_next(waiting[0], &waiting[1..]);
+    shard.wait(29, &waiting[1..]);
+    shard.fails_next(waiting[1], &[]);
+}
+
+/// No client is disconnected for a connection that has only begun to wait, however long the one has waited that it
+/// passes.
+#[test]
+fn stalled_clients_have_the_time_that_the_first_connection_waits() {
+    let mut shard = Shard::new(64 << 20);
+    for _ in 0..6 {
+        shard.hog('a', 1, 4 * MIB);
+    }
+    let (over, late) = (shard.client('a'), shard.client('b'));
+    shard.begin(over, 8 * MIB);
+    shard.wait(4, &[over]);
+    shard.begin(late, 32 * MIB);
+    shard.wait(4, &[over, late]);
+    assert_eq!(shard.cut_off(), 0);
+    shard.wait(1, &[over]);
+    assert_eq!(shard.cut_off(), 1);
 }
