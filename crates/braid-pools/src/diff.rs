@@ -13,6 +13,7 @@ use braid_export::{Allocation, DifferenceState};
 use braid_format::pool::OwnerKind;
 use braid_inventory::{KnownSnapshot, PoolHandle};
 use braid_ring::KnownZeros;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use uuid::Uuid;
@@ -128,20 +129,18 @@ impl PoolManager {
         })?;
         let (mut changed, owners) = (Changed::default(), between.owners());
         let end = size_bytes.div_ceil(EXTENT_BYTES);
-        let mut start = (first_block * BLOCK_BYTES / EXTENT_BYTES).min(end);
-        let (mut len, mut tries) = ((end - start).max(1), 0);
-        while start < end && !owners.is_empty() {
-            let (window, of) = (start..(start + len).min(end), owners.clone());
+        let mut windows = Windows::new((first_block * BLOCK_BYTES / EXTENT_BYTES).min(end), end);
+        while let Some(window) = windows.next().filter(|_| !owners.is_empty()) {
+            let of = owners.clone();
             self.call(pool, move |pool| (PoolNext::Done, pool.watch(of.clone()))).await?;
-            let walked = self.walk(pool, Walk::new(window, owners.clone()), len > 1, &mut 0).await;
+            let walked = self.walk(pool, Walk::new(window, owners.clone()), windows.can_narrow(), &mut 0).await;
             let watch = self.call(pool, |pool| (PoolNext::Done, pool.end_watch())).await?;
             let Some(mut walk) = walked? else {
-                len = (len / 2).max(1);
+                windows.narrow();
                 continue;
             };
             if !watch.is_some_and(|watch| watch.add_to(&mut walk)) {
-                tries += 1;
-                if tries < TRIES {
+                if windows.may_retry() {
                     continue;
                 }
                 let message = format!("pool {} changes faster than it can be looked at", pool.name);
@@ -151,7 +150,7 @@ impl PoolManager {
                 walk.sort();
                 changed.append(between.changed(&walk));
             });
-            start += len;
+            windows.complete();
             let mut runs = 0;
             changed.runs(first_block, &mut |_| {
                 runs += 1;
@@ -162,6 +161,49 @@ impl PoolManager {
             }
         }
         Ok(DifferenceReply { changed, size_bytes, names })
+    }
+}
+
+/// The windows of extents that a difference is computed in, one walk after the other.
+struct Windows {
+    start: u64,
+    end: u64,
+    len: u64,
+    /// Failed attempts at this window.
+    tries: u32,
+}
+
+impl Windows {
+    /// Returns one window from `start` to `end`.
+    fn new(start: u64, end: u64) -> Windows {
+        Windows { start, end, len: (end - start).max(1), tries: 0 }
+    }
+
+    /// Returns the window to be walked; [`None`] after the last one.
+    fn next(&self) -> Option<Range<u64>> {
+        (self.start < self.end).then(|| self.start..(self.start + self.len).min(self.end))
+    }
+
+    /// Returns whether the window has more than one extent.
+    fn can_narrow(&self) -> bool {
+        self.len > 1
+    }
+
+    /// Halves the window: it has more definitions than one walk may return.
+    fn narrow(&mut self) {
+        self.len = (self.len / 2).max(1);
+    }
+
+    /// Counts an attempt during which more blocks moved than can be recorded. Returns whether the window may be walked
+    /// again.
+    fn may_retry(&mut self) -> bool {
+        self.tries += 1;
+        self.tries < TRIES
+    }
+
+    /// Goes on to the next window, with all its attempts.
+    fn complete(&mut self) {
+        (self.start, self.tries) = (self.start + self.len, 0);
     }
 }
 
@@ -326,5 +368,38 @@ impl Allocation for DifferenceRequest {
         if wanted && at < end {
             extent(end - at, 0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_window_has_all_its_attempts() {
+        let (mut windows, mut walked) = (Windows::new(3, 100), Vec::new());
+        assert!(windows.can_narrow());
+        windows.narrow();
+        windows.narrow();
+        while let Some(window) = windows.next() {
+            // A busy pool: each window succeeds at the last attempt only.
+            for _ in 1..TRIES {
+                assert!(windows.may_retry(), "{window:?} after {walked:?}");
+                assert_eq!(windows.next(), Some(window.clone()));
+            }
+            windows.complete();
+            walked.push(window);
+        }
+        assert_eq!(walked, [3..27, 27..51, 51..75, 75..99, 99..100]);
+    }
+
+    #[test]
+    fn a_window_has_no_more_attempts_than_that() {
+        let mut windows = Windows::new(0, 2);
+        windows.narrow();
+        assert_eq!((windows.next(), windows.can_narrow()), (Some(0..1), false));
+        let retried = (0..10).take_while(|_| windows.may_retry()).count();
+        assert_eq!(retried + 1, TRIES as usize);
+        assert_eq!(Windows::new(2, 2).next(), None);
     }
 }
