@@ -63,6 +63,20 @@ impl RegisterLocation {
         }
     }
 
+    /// Writes both slots, this one first. The other one must be valid, unless neither is: it stays unchanged until the
+    /// first is durable.
+    async fn write_both(&self, first_slot: usize, bytes: &Bytes) -> Result<(), String> {
+        for slot in [first_slot, 1 - first_slot] {
+            #[cfg(test)]
+            if tests::crashes() {
+                self.write(slot, &tests::TORN).await?;
+                return Err("the node has lost its power".to_owned());
+            }
+            self.write(slot, bytes).await?;
+        }
+        Ok(())
+    }
+
     /// Reads both slots, valid or not.
     async fn read(&self) -> Result<[Bytes; 2], String> {
         let both = match self {
@@ -106,6 +120,11 @@ impl RegisterLocation {
         })
         .await
     }
+}
+
+/// Returns the slot that has the newest register of the two. The encoding of a register is unique.
+fn newest_slot(slots: [&Bytes; 2], newest: &StoredRegister) -> usize {
+    usize::from(*slots[0] != newest.encode())
 }
 
 /// Opens a file that is no symbolic link; a new one is for its owner only.
@@ -172,19 +191,18 @@ impl RegisterStore {
         if Register::of_stored(&found, &store.of).is_none() {
             return Ok((RegisterContent::Lost("the register is that of another volume or voter".to_owned()), store));
         }
-        let copy = store.read_copy().await?.filter(|copy| copy.generation >= found.generation);
+        let copy = store.read_copy().await?;
+        let copy_slot = copy.map_or(register_slot(found.generation), |(_, slot)| 1 - slot);
+        let copy = copy.map(|(copy, _)| copy).filter(|copy| copy.generation >= found.generation);
         let stored = copy.unwrap_or(found);
         let register = Register::of_stored(&stored, &store.of).expect("it was looked at");
-        // If a slot has these bytes, the other slot is written first: the valid one stays unchanged until there are
-        // two. If neither has them, as the file's copy is newer, slot 0 is written first.
-        let bytes = stored.encode();
-        let good = usize::from(first != bytes);
-        store.location.write(1 - good, &bytes).await?;
-        store.location.write(good, &bytes).await?;
+        // The slot with the newest register of the two stays unchanged until the other one is durable, also if the
+        // file's copy is newer than both: the other slot may be damaged.
+        store.location.write_both(1 - newest_slot([&first, &second], &found), &stored.encode()).await?;
         if let Some(file) = &store.copy_file {
             RegisterLocation::create_file(file).await?;
         }
-        store.write_copy(&stored).await?;
+        store.write_copy(&stored, copy_slot).await?;
         store.generation = stored.generation;
         Ok((RegisterContent::Register(register), store))
     }
@@ -205,20 +223,19 @@ impl RegisterStore {
         self.of.voter
     }
 
-    /// Returns the newest register in the file with the copy, if it belongs to this voter.
-    async fn read_copy(&self) -> Result<Option<StoredRegister>, String> {
+    /// Returns the newest register in the file with the copy, and its slot, if it belongs to this voter.
+    async fn read_copy(&self) -> Result<Option<(StoredRegister, usize)>, String> {
         let Some(file) = self.copy_file.clone() else { return Ok(None) };
         let [first, second] = RegisterLocation::File(file).read().await?;
         let copy = StoredRegister::newest([&first, &second]).ok();
-        Ok(copy.filter(|copy| Register::of_stored(copy, &self.of).is_some()))
+        let copy = copy.filter(|copy| Register::of_stored(copy, &self.of).is_some());
+        Ok(copy.map(|copy| (copy, newest_slot([&first, &second], &copy))))
     }
 
-    /// Writes both slots of the copy, one after the other: at every moment at least one of them is valid.
-    async fn write_copy(&self, stored: &StoredRegister) -> Result<(), String> {
+    /// Writes both slots of the copy, this one first.
+    async fn write_copy(&self, stored: &StoredRegister, first_slot: usize) -> Result<(), String> {
         let Some(file) = self.copy_file.clone() else { return Ok(()) };
-        let (location, bytes, slot) = (RegisterLocation::File(file), stored.encode(), register_slot(stored.generation));
-        location.write(slot, &bytes).await?;
-        location.write(1 - slot, &bytes).await
+        RegisterLocation::File(file).write_both(first_slot, &stored.encode()).await
     }
 
     /// Writes both slots, and those of the copy.
@@ -230,12 +247,80 @@ impl RegisterStore {
         if !stored.is_sound() {
             return Err("it would make no sense".to_owned());
         }
-        let bytes = stored.encode();
+        // Either may be written first: unless the register is being created, both are valid.
         let slot = register_slot(stored.generation);
-        self.location.write(slot, &bytes).await?;
-        self.location.write(1 - slot, &bytes).await?;
-        self.write_copy(&stored).await?;
+        self.location.write_both(slot, &stored.encode()).await?;
+        self.write_copy(&stored, slot).await?;
         self.generation = stored.generation;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use braid_engine::replica::{Vote, VoterConfig, Voters};
+    use std::cell::Cell;
+    use uuid::Uuid;
+
+    const OF: RegisterId = RegisterId { volume: Uuid::from_u128(1), voter: VoterId(0) };
+
+    /// The content of a slot whose write was interrupted.
+    pub(super) const TORN: Bytes = [0xff; REGISTER_BYTES];
+
+    thread_local! {
+        /// The node loses its power in the write of a slot after this many others.
+        static WRITES_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    /// Counts the write of a slot. Returns whether the node loses its power in it.
+    pub(super) fn crashes() -> bool {
+        let left = WRITES_LEFT.get();
+        WRITES_LEFT.set(left.and_then(|left| left.checked_sub(1)));
+        left == Some(0)
+    }
+
+    /// Returns the content of a slot with this generation; torn if it is 0.
+    fn slot(generation: u64) -> Bytes {
+        let one = Voters::from_bits(1);
+        let config = VoterConfig { voters: one, replicas: one, ..VoterConfig::default() };
+        let register = Register { vote: Vote { in_sync: one, config, ..Vote::default() }, ..Register::default() };
+        if generation == 0 { TORN } else { register.stored(&OF, generation).encode() }
+    }
+
+    /// Returns the newest valid generation in a file; 0 if no slot is valid.
+    async fn generation(path: &Path) -> u64 {
+        let [first, second] = RegisterLocation::File(path.to_owned()).read().await.expect("it can be read");
+        StoredRegister::newest([&first, &second]).map_or(0, |stored| stored.generation)
+    }
+
+    #[tokio::test]
+    async fn a_register_survives_a_crash_in_any_write_of_its_repair() {
+        let folder = std::env::temp_dir().join(format!("braid-register-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        let [own, file] = ["own", "copy"].map(|name| folder.join(name));
+        let load = async || RegisterStore::load(OF, RegisterLocation::File(own.clone()), Some(file.clone())).await;
+        for slots in [[5, 0], [0, 5], [5, 6], [6, 5]] {
+            for copies in [[0, 0], [4, 0], [7, 0], [0, 7], [6, 7]] {
+                for crash in 0..4 {
+                    let case = format!("slots {slots:?}, copies {copies:?}, crash in write {crash}");
+                    std::fs::write(&own, slots.map(slot).concat()).expect("it can be written");
+                    std::fs::write(&file, copies.map(slot).concat()).expect("it can be written");
+                    let before = (generation(&own).await, generation(&file).await);
+                    WRITES_LEFT.set(Some(crash));
+                    assert!(load().await.is_err(), "{case}");
+                    let after = (generation(&own).await, generation(&file).await);
+                    assert!(after.0 >= before.0 && after.1 >= before.1, "{case}: {before:?}, then {after:?}");
+                    let (content, store) = load().await.expect("it can be read and written");
+                    assert!(matches!(content, RegisterContent::Register(_)), "{case}");
+                    assert_eq!(store.generation, before.0.max(before.1), "{case}");
+                    let both = [slot(store.generation), slot(store.generation)].concat();
+                    for path in [&own, &file] {
+                        assert!(std::fs::read(path).expect("it can be read") == both, "{case}");
+                    }
+                }
+            }
+        }
+        let _ = std::fs::remove_dir_all(&folder);
     }
 }
