@@ -15,7 +15,7 @@ use anyhow::Context;
 use braid_api::address::Address;
 use braid_api::{ErrorDetail, Kind};
 use braid_config::{LogFormat, OPEN_FILES_FEW, SHARDS_DEFAULT_MAX};
-use braid_daemon::panics::{self, Panics};
+use braid_daemon::panics::Panics;
 use braid_daemon::upgrade::{self, Handover};
 use braid_daemon::{Daemon, DaemonParts, encryption, peers, stuck_threads};
 use braid_export::ExportTable;
@@ -191,7 +191,7 @@ async fn serve(settings: Settings, started: Instant, mut inherited: InheritedFds
     let clients = Arc::new(EventQueue::new());
     let ring = start_ring(&settings, &clients)?;
     #[cfg(debug_assertions)]
-    panics::injection::inject_on_signal(ring.handle());
+    braid_daemon::panics::injection::inject_on_signal(ring.handle());
     let daemon = Daemon::new(DaemonParts {
         ring: ring.handle(),
         state: folder,
@@ -374,7 +374,7 @@ fn start_ring(settings: &Settings, clients: &Arc<EventQueue>) -> anyhow::Result<
             Box::new(FuseFrontend::new()),
             Box::new(UblkFrontend::new()),
             #[cfg(debug_assertions)]
-            Box::new(panics::injection::PanicFrontend),
+            Box::new(braid_daemon::panics::injection::PanicFrontend),
         ]
     })
     .map_err(|error| braid_advice::errors::ring_error(&error, ""))?;
