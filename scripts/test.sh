@@ -61,7 +61,7 @@ build() {
         scripts/mutations.sh build
 }
 # shellcheck disable=SC2046 # one word each
-units() { $cargo test "${everything[@]}" --lib --bins --examples $(unit_tests) && $cargo test "${everything[@]}" --doc; }
+units() { $cargo test "${everything[@]}" --no-fail-fast --lib --bins --examples $(unit_tests) && $cargo test "${everything[@]}" --doc; }
 # One simulation: two runs side by side, one for each core, and seeds that are cut at each of their steps. The seeds are
 # always the same, so that a change is judged by itself; SIM_FRESH=1 draws the second run's by the clock. A seed that
 # fails is printed with the command that replays it.

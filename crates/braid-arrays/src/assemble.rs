@@ -367,7 +367,7 @@ impl ArrayManager {
     /// Returns whether a serving array is redundant; none if it does not serve.
     fn serves(&self, uuid: Uuid) -> Option<bool> {
         let tables = self.inventory.read();
-        Some(tables.arrays.get(&uuid)?.active()?.keeping().is_some())
+        Some(tables.arrays.get(&uuid)?.active()?.reconciler().is_some())
     }
 
     /// Stops an array that has failed and so serves nothing, so that it can be started anew with the disks that are

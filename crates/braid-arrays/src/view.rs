@@ -72,11 +72,11 @@ impl ArrayManager {
                 write_mostly: entry.write_mostly,
                 unfenced: slot.is_some_and(|slot| slot.disk.disk.is_remote()),
                 progress: active
-                    .keeping()
+                    .reconciler()
                     .filter(|_| entry.state == braid_format::MemberState::Rebuilding)
                     .and_then(|reconciler| reconciler.rebuild_progress(role)),
                 job: active
-                    .keeping()
+                    .reconciler()
                     .and_then(|reconciler| reconciler.rebuild_job(role))
                     .map(|job| name_of(name, job.number)),
                 replaces: replaced_by(&active.label, role),
@@ -274,7 +274,7 @@ fn of_disk(entry: &ArrayEntry, disk: &OpenDisk) -> Option<Attention> {
     if state == DiskState::Ok {
         return None;
     }
-    let redundant = entry.active().is_some_and(|active| active.keeping().is_some());
+    let redundant = entry.active().is_some_and(|active| active.reconciler().is_some());
     let case = match (disk.disk.is_short(), redundant) {
         (true, true) => DiskCase::TruncatedRedundant,
         (true, false) => DiskCase::Truncated,

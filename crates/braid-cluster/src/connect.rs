@@ -1,4 +1,4 @@
-//! Connections to the APIs of other nodes: connecting, keeping a connection for the next call, and explaining failures.
+//! Connections to the APIs of other nodes: they are made, reused by later calls, and their failures explained.
 //!
 //! Guarantees: nothing is sent before the other end is authenticated, by the authority and by the key in the table. No
 //! request is sent twice. Every call ends within its time limit.

@@ -71,7 +71,7 @@ pub mod injection {
         fn io_done(&mut self, _cx: &mut Cx<'_>, _completion: &Completion) {}
 
         fn message(&mut self, _cx: &mut Cx<'_>, _message: Box<dyn Any + Send>) {
-            panic!("a test asked for it");
+            panic!("a test has requested it");
         }
     }
 

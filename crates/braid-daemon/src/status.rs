@@ -88,7 +88,7 @@ impl Daemon {
             .map(|(entry, active)| ArrayActivity {
                 name: entry.name.clone(),
                 health: health::of(active),
-                progress: active.keeping().and_then(|reconciler| reconciler.least_progress()),
+                progress: active.reconciler().and_then(|reconciler| reconciler.least_progress()),
             })
             .collect();
         arrays.sort_by(|a, b| a.name.cmp(&b.name));

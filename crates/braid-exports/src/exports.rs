@@ -507,7 +507,7 @@ impl ExportManager {
             read_only: active.imported().is_some(),
             description: format!("Braid array {}", entry.name),
             // A map of known zeros helps only if the array, or one of its disks, knows of unallocated ranges.
-            allocation: (active.keeping().is_some()
+            allocation: (active.reconciler().is_some()
                 || active.open_disks().iter().any(|disk| disk.disk.reports_holes()))
             .then(|| Arc::new(self.ring.known_zeros(active.device)) as _),
             differences: None,

@@ -106,7 +106,7 @@ impl ActiveArray {
     }
 
     /// Returns its reconciler; `None`: the array has none, as it has no redundancy or is imported.
-    pub fn keeping(&self) -> Option<&Arc<ReconcilerHandle>> {
+    pub fn reconciler(&self) -> Option<&Arc<ReconcilerHandle>> {
         match &self.handle {
             ArrayHandle::Kept(reconciler) => Some(reconciler),
             ArrayHandle::Plain(_) | ArrayHandle::Imported(_) => None,
@@ -123,7 +123,7 @@ impl ActiveArray {
 
     /// Returns whether more members have failed than it tolerates: every request fails.
     pub fn has_failed(&self) -> bool {
-        self.keeping().is_some_and(|reconciler| reconciler.has_failed())
+        self.reconciler().is_some_and(|reconciler| reconciler.has_failed())
     }
 }
 
@@ -172,13 +172,13 @@ impl ArrayEntry {
 /// Returns the running check of an array that outlives the daemon, to be saved; `None`: no check runs.
 pub fn check_of(entry: &ArrayEntry) -> Option<SavedCheck> {
     let active = entry.active().filter(|active| active.is_kept())?;
-    active.keeping()?.check_to_save(entry.uuid)
+    active.reconciler()?.check_to_save(entry.uuid)
 }
 
 /// Returns the damage that a check of an array has found, to be saved; `None`: there is none.
 pub fn damage_of(entry: &ArrayEntry) -> Option<SavedDamage> {
     let active = entry.active().filter(|active| active.is_kept())?;
-    active.keeping()?.damage_to_save(entry.uuid)
+    active.reconciler()?.damage_to_save(entry.uuid)
 }
 
 /// Returns whether an array waits for an operator: it does not serve, and no command stopped it.

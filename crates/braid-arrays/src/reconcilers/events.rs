@@ -67,7 +67,7 @@ impl ArrayManager {
             }
             ReconcilerEvent::Job(job) => {
                 let about = is_check(job.kind).then(|| job.clone());
-                let is_new = self.with_keeping(uuid, |handle| handle.note_job(job)).unwrap_or_default();
+                let is_new = self.with_reconciler(uuid, |handle| handle.note_job(job)).unwrap_or_default();
                 if about.as_ref().is_some_and(|job| job.stage.is_over()) {
                     // Saved now: after a restart an ended check must not be resumed, and its findings must be known.
                     let manager = Arc::clone(self);
@@ -93,7 +93,7 @@ impl ArrayManager {
                 self.report_lost_journal(uuid, &name, &disk.unwrap_or_else(|| "unknown".to_owned()));
             }
             ReconcilerEvent::Resynced => {
-                let unread = self.with_keeping(uuid, ReconcilerHandle::unread_blocks).unwrap_or_default();
+                let unread = self.with_reconciler(uuid, ReconcilerHandle::unread_blocks).unwrap_or_default();
                 let mut message = format!("the resync of array {name} is complete");
                 if unread == 0 {
                     return report(Severity::Info, "resynced", message, None);
@@ -106,7 +106,7 @@ impl ArrayManager {
                 tasks::spawn(async move { manager.inventory.save_or_warn() });
             }
             ReconcilerEvent::ArrayFailed => {
-                let _ = self.with_keeping(uuid, |handle| handle.set_failed());
+                let _ = self.with_reconciler(uuid, |handle| handle.set_failed());
                 let message = format!(
                     "array {name} has failed: more members have failed than it tolerates; nothing more is written to it"
                 );
@@ -122,7 +122,7 @@ impl ArrayManager {
             }
             ReconcilerEvent::Unreadable { offset, bytes, sources, rebuilding: lacking } => {
                 if lacking.is_empty() {
-                    let _ = self.with_keeping(uuid, |handle| handle.note_unread(offset, bytes));
+                    let _ = self.with_reconciler(uuid, |handle| handle.note_unread(offset, bytes));
                 }
                 let sources: Vec<String> = sources.into_iter().map(member).collect();
                 let place = format!("{} at byte {offset} of array {name}", format_size(bytes));
@@ -162,8 +162,8 @@ impl ArrayManager {
 
     /// Calls `work` with the handle of the reconciler of an active redundant array, with the tables unlocked. None: the
     /// array is not active, or has no reconciler.
-    pub fn with_keeping<T>(&self, uuid: Uuid, work: impl FnOnce(&ReconcilerHandle) -> T) -> Option<T> {
-        let handle = self.inventory.read().arrays.get(&uuid).and_then(|entry| entry.active()?.keeping().cloned());
+    pub fn with_reconciler<T>(&self, uuid: Uuid, work: impl FnOnce(&ReconcilerHandle) -> T) -> Option<T> {
+        let handle = self.inventory.read().arrays.get(&uuid).and_then(|entry| entry.active()?.reconciler().cloned());
         handle.map(|handle| work(&handle))
     }
 

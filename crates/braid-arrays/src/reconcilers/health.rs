@@ -19,7 +19,7 @@ const UNREADABLE_SHOWN_MAX: usize = 256;
 
 /// Returns the health of an array; [`None`] at levels without redundancy.
 pub fn of(active: &ActiveArray) -> Option<Health> {
-    let handle = active.keeping()?;
+    let handle = active.reconciler()?;
     let slots = slot_count(&active.label);
     let has = |wanted: &[MemberState]| active.label.members.iter().take(slots).any(|m| wanted.contains(&m.state));
     Some(if handle.has_failed() {
@@ -37,7 +37,7 @@ pub fn of(active: &ActiveArray) -> Option<Health> {
 
 /// Returns the part of an array's description that only redundant arrays have.
 pub(crate) fn redundancy(active: &ActiveArray) -> Option<Redundancy> {
-    let (handle, health) = (active.keeping()?, of(active)?);
+    let (handle, health) = (active.reconciler()?, of(active)?);
     let regions = handle.regions();
     let spec = active.label.spec;
     let copies = match spec.level {
@@ -100,7 +100,7 @@ pub fn incomplete_members(active: &ActiveArray) -> Vec<Lacking> {
             Some(Lacking { role: slot, state: entry.state, why, waits: None })
         }
         MemberState::Rebuilding => {
-            let job = active.keeping().and_then(|handle| handle.running_job(JobKind::Rebuild, Some(slot)));
+            let job = active.reconciler().and_then(|handle| handle.running_job(JobKind::Rebuild, Some(slot)));
             let done = job.as_ref().map(progress);
             let share = done.map_or(0, |p| 100 * p.done_bytes / p.total_bytes.max(1));
             let lacks = job.as_ref().and_then(findings::unreadable).map_or(String::new(), |lacks| format!("; {lacks}"));
@@ -131,12 +131,12 @@ pub(crate) fn sentences(active: &ActiveArray, health: Health) -> Vec<String> {
             _ => None,
         })
         .collect();
-    let jobs = active.keeping().map(|handle| handle.jobs()).unwrap_or_default();
+    let jobs = active.reconciler().map(|handle| handle.jobs()).unwrap_or_default();
     let waiting = jobs.iter().filter(|job| job.stage == JobStage::Paused);
     sentences.extend(waiting.map(|job| format!("job {} is paused", job.number)));
-    sentences.extend(active.keeping().and_then(|handle| handle.unreadable(&active.label).sentence()));
+    sentences.extend(active.reconciler().and_then(|handle| handle.unreadable(&active.label).sentence()));
     sentences.extend(journal::sentence(active));
-    sentences.extend(active.keeping().filter(|handle| handle.is_in_doubt()).map(|_| IN_DOUBT.to_owned()));
+    sentences.extend(active.reconciler().filter(|handle| handle.is_in_doubt()).map(|_| IN_DOUBT.to_owned()));
     sentences
 }
 
@@ -170,7 +170,7 @@ pub fn attention_of_volume(name: &str, active: &ActiveArray) -> Vec<Attention> {
 
 /// Returns the damage found by a check, repair or resync that no later one found intact.
 fn of_damage(active: &ActiveArray) -> Option<(Redundant, String)> {
-    let job = active.keeping()?.alarm()?;
+    let job = active.reconciler()?.alarm()?;
     if job.kind == JobKind::Resync {
         let found = findings::unreadable(&job)?;
         return Some((Redundant::DamageRemains, format!("its resync found damage: {found}")));
@@ -180,7 +180,7 @@ fn of_damage(active: &ActiveArray) -> Option<(Redundant, String)> {
 
 /// Returns the attention item about parity in doubt, with the commands that end the doubt.
 fn of_doubt(name: &str, active: &ActiveArray) -> Option<Attention> {
-    let handle = active.keeping().filter(|handle| handle.is_in_doubt())?;
+    let handle = active.reconciler().filter(|handle| handle.is_in_doubt())?;
     let look = if active.label.spec.level.parity() == 1 { "repair" } else { "check" };
     let going = handle.newest(|job| is_check(job.kind) && !job.stage.is_over());
     let (remedy, commands) = match going.map(|job| name_of(name, job.number)) {
@@ -207,13 +207,13 @@ fn of_doubt(name: &str, active: &ActiveArray) -> Option<Attention> {
 
 /// Returns the bytes that cannot be read from any member.
 fn of_unreadable(active: &ActiveArray) -> Option<(Redundant, String)> {
-    let unreadable = active.keeping()?.unreadable(&active.label);
+    let unreadable = active.reconciler()?.unreadable(&active.label);
     Some((Redundant::Unreadable, unreadable.sentence()?))
 }
 
 /// Returns true if a rebuild cannot complete because some of its sources cannot be read.
 fn lacks(active: &ActiveArray) -> bool {
-    let jobs = active.keeping().map(|handle| handle.jobs()).unwrap_or_default();
+    let jobs = active.reconciler().map(|handle| handle.jobs()).unwrap_or_default();
     let rebuilds =
         jobs.iter().filter(|job| matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && !job.stage.is_over());
     rebuilds.filter_map(findings::unreadable).next().is_some()

@@ -88,7 +88,7 @@ impl ArrayManager {
         let damage = self.inventory.read().damage.get(&uuid).cloned();
         if let Some(saved) = damage {
             // If the state is saved between these two steps, it has the damage twice rather than not at all.
-            if self.with_keeping(uuid, |handle| handle.restore_damage(&saved, parities)).is_some() {
+            if self.with_reconciler(uuid, |handle| handle.restore_damage(&saved, parities)).is_some() {
                 self.inventory.write().damage.remove(&uuid);
             }
         }
@@ -117,7 +117,7 @@ impl ArrayManager {
     /// Begins a check of the parity of an array that has just started, if the parity is in doubt. If nothing can be
     /// compared yet, the check waits.
     pub(crate) async fn begin_parity_check(&self, uuid: Uuid, name: &str) {
-        if self.with_keeping(uuid, |handle| handle.take_due_parity_check(true)) != Some(true) {
+        if self.with_reconciler(uuid, |handle| handle.take_due_parity_check(true)) != Some(true) {
             return;
         }
         if let Err(error) = self.check_parity(uuid).await {
@@ -135,7 +135,7 @@ impl ArrayManager {
             let tables = self.inventory.read();
             let active = tables.arrays.values().filter_map(|entry| Some((entry.uuid, entry.active()?)));
             let doubted = active.filter_map(|(uuid, active)| {
-                let handle = active.keeping().filter(|handle| handle.is_in_doubt())?;
+                let handle = active.reconciler().filter(|handle| handle.is_in_doubt())?;
                 handle.take_due_parity_check(health::of(active) == Some(Health::Whole)).then_some(uuid)
             });
             doubted.collect()
@@ -158,7 +158,7 @@ impl ArrayManager {
         let repair = self.parities(uuid) == 1;
         let begun = self.give_order(uuid, Order::Check { repair }).await;
         if begun.is_err() {
-            let _ = self.with_keeping(uuid, ReconcilerHandle::retry_parity_check);
+            let _ = self.with_reconciler(uuid, ReconcilerHandle::retry_parity_check);
         }
         begun
     }
@@ -227,7 +227,7 @@ impl ArrayManager {
 
 fn all(tables: &Tables) -> impl Iterator<Item = (&ArrayEntry, JobInfo)> {
     tables.arrays.values().flat_map(|entry| {
-        let handle = entry.active().and_then(|active| active.keeping());
+        let handle = entry.active().and_then(|active| active.reconciler());
         let jobs = handle.map(|handle| handle.jobs()).unwrap_or_default();
         jobs.into_iter().map(move |job| (entry, job))
     })

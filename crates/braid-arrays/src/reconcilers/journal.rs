@@ -26,7 +26,7 @@ fn disk_of(active: &ActiveArray) -> Option<(u16, Option<&Arc<OpenDisk>>)> {
 
 /// Returns the location of the journal; [`None`] at levels without parity.
 pub(crate) fn shown(active: &ActiveArray) -> Option<Journal> {
-    let handle = active.keeping().filter(|_| active.label.spec.level.parity() > 0)?;
+    let handle = active.reconciler().filter(|_| active.label.spec.level.parity() > 0)?;
     let on = disk_of(active);
     let (member, disk) = (on.map(|(slot, _)| slot), on.and_then(|(_, disk)| disk));
     Some(Journal {
@@ -39,7 +39,7 @@ pub(crate) fn shown(active: &ActiveArray) -> Option<Journal> {
 
 /// Describes the lost journal disk.
 pub(crate) fn sentence(active: &ActiveArray) -> Option<String> {
-    let lost = active.keeping()?.lost_journal()?;
+    let lost = active.reconciler()?.lost_journal()?;
     Some(format!("the disk of its journal ({lost}) was lost; the journal is on the members"))
 }
 
@@ -155,7 +155,7 @@ impl ArrayManager {
 
     /// Records or clears the loss of the disk of an array's journal. Returns true if that changed the record.
     pub(crate) fn set_lost_journal(&self, uuid: Uuid, disk: Option<String>) -> bool {
-        let _ = self.with_keeping(uuid, |handle| handle.set_lost_journal(disk.clone()));
+        let _ = self.with_reconciler(uuid, |handle| handle.set_lost_journal(disk.clone()));
         let mut tables = self.inventory.write();
         match disk {
             Some(disk) => tables.lost_journals.insert(uuid, disk.clone()) != Some(disk),

@@ -92,7 +92,7 @@ impl ArrayManager {
         let tables = self.inventory.read();
         let leaving: Vec<String> =
             self.closing_disks.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
-        let serving = |active: &&ActiveArray| active.keeping().is_some() && !active.has_failed();
+        let serving = |active: &&ActiveArray| active.reconciler().is_some() && !active.has_failed();
         let active = tables.arrays.values().filter_map(|e| Some((e.uuid, e.active().filter(serving)?)));
         let missing =
             active.flat_map(|(uuid, active)| active.missing.iter().map(move |(slot, missing)| (uuid, *slot, missing)));

@@ -250,7 +250,7 @@ impl ArrayManager {
                 .remedy(advice::remedy(Case::Array(ArrayCase::Ready), ObjectNames::of(name)))
         })?;
         let level = active.label.spec.level;
-        active.keeping().cloned().ok_or_else(|| {
+        active.reconciler().cloned().ok_or_else(|| {
             ErrorDetail::new(Kind::InvalidArgument, format!("array {name} is {level}, which has no redundancy"))
                 .with("array", name)
                 .remedy("only arrays with redundancy (raid1, raid10, raid5, raid6) can be checked, and only their members can be failed, replaced and rebuilt")

@@ -154,7 +154,7 @@ impl ReconcilerIo for DaemonReconcilerIo {
         if !self.is_served_by(device) {
             return;
         }
-        let _ = self.manager.with_keeping(self.uuid, |handle| handle.set_regions(regions));
+        let _ = self.manager.with_reconciler(self.uuid, |handle| handle.set_regions(regions));
     }
 
     fn labels_recorded(&self, device: DeviceId, array: &Array) {

@@ -20,7 +20,7 @@ impl ArrayManager {
     pub fn watch_unreadable(&self) {
         let mended: Vec<String> = {
             let tables = self.inventory.read();
-            let kept = tables.arrays.values().filter_map(|entry| Some((&entry.name, entry.active()?.keeping()?)));
+            let kept = tables.arrays.values().filter_map(|entry| Some((&entry.name, entry.active()?.reconciler()?)));
             kept.filter(|(_, handle)| handle.take_unreadable_repaired()).map(|(name, _)| name.clone()).collect()
         };
         for name in mended {

@@ -234,7 +234,7 @@ impl ReplicationManager {
     async fn await_equal(&self, volume: &SavedReplicated) -> Result<(), ErrorDetail> {
         let until = tokio::time::Instant::now() + EQUAL_MAX;
         loop {
-            let left = self.arrays.with_keeping(volume.uuid, |keeping| keeping.regions().unequal.count());
+            let left = self.arrays.with_reconciler(volume.uuid, |reconciler| reconciler.regions().unequal.count());
             if left.is_none_or(|left| left == 0) {
                 return Ok(());
             }

@@ -168,7 +168,7 @@ impl ReplicationManager {
 
     /// Returns the ranges of a volume that were ever written, by the regions of its array.
     pub(crate) fn written_ranges(&self, volume: Uuid) -> Result<Vec<Range<u64>>, ErrorDetail> {
-        let regions = self.arrays.with_keeping(volume, |keeping| keeping.regions()).ok_or_else(not_served)?;
+        let regions = self.arrays.with_reconciler(volume, |reconciler| reconciler.regions()).ok_or_else(not_served)?;
         let label = self.inventory.read().arrays.get(&volume).and_then(|entry| Some(entry.active()?.label.clone()));
         let geometry = label.ok_or_else(not_served)?.geometry();
         let geometry = geometry.map_err(|error| ErrorDetail::new(Kind::Internal, error.to_string()))?;

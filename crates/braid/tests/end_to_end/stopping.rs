@@ -101,7 +101,7 @@ fn a_shard_that_panics_ends_the_daemon_and_is_named() {
     let status = daemon.running.wait_within(ENDED);
     assert_eq!(status.code(), Some(1), "{}", daemon.running.log());
     let log = daemon.running.log();
-    assert!(log.contains("shard 1 has panicked: a test asked for it"), "{log}");
+    assert!(log.contains("shard 1 has panicked: a test has requested it"), "{log}");
     // As after any crash: everything is there again.
     daemon.start_again();
     let mut client = wait_for("the export", || Client::open(&daemon.nbd_socket("data"), "data").ok());
