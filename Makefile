@@ -36,14 +36,14 @@ fuzz: ## coverage-guided fuzzing of every parser (FUZZ_SECONDS=60 each, FUZZ_TAR
 	scripts/fuzz.sh
 
 deb: ## a Debian package, into target/debian (DEB_DIR=folder for another)
-	$(CARGO) build --locked --release -p braid
-	packaging/deb/build.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/release/braid" $(or $(DEB_DIR),target/debian)
+	$(CARGO) build --locked --profile dist -p braid
+	packaging/deb/build.sh "$$($(CARGO) metadata --locked --no-deps --format-version 1 | sed -E 's/.*"target_directory":"([^"]*)".*/\1/')/dist/braid" $(or $(DEB_DIR),target/debian)
 
 MUSL := $(shell uname -m)-unknown-linux-musl
-static: ## a static binary (target/…-linux-musl/release/braid); needs musl-gcc and rustup's target for musl
+static: ## a static binary (target/…-linux-musl/dist/braid); needs musl-gcc and rustup's target for musl
 	@rustc --print sysroot | xargs -I{} test -d {}/lib/rustlib/$(MUSL) || { echo "the target is missing: rustup target add $(MUSL)" >&2; exit 1; }
 	@command -v musl-gcc >/dev/null || { echo "musl-gcc is missing: sudo apt-get install musl-tools" >&2; exit 1; }
-	$(CARGO) build --locked --release -p braid --target $(MUSL)
+	$(CARGO) build --locked --profile dist -p braid --target $(MUSL)
 
 tools: ## only install what the tests need
 	scripts/install-tools.sh test
