@@ -112,7 +112,12 @@ fn deleting_a_pool_with_a_slow_disk_delays_no_other_export() {
     let mut slow = client(&daemon, "tank/v");
     // About ten seconds in flight; the client is disconnected, and its requests continue.
     let writing = std::thread::spawn(move || slow.write(0, &noise(24 * MIB, 1)));
-    std::thread::sleep(Duration::from_millis(500));
+    wait_for("requests in flight on the slow disk", || {
+        let api = daemon.folder.join("api.sock");
+        let metrics = run("curl", &["-sSf", "--unix-socket", &api, "http://braid/metrics"]);
+        let of_slow = |line: &&str| line.starts_with("braid_disk_in_flight{") && line.contains("slow.img");
+        metrics.lines().find(of_slow).filter(|line| !line.ends_with(" 0")).map(drop)
+    });
     let delete = ["pool", "delete", "tank", "--force", "--yes"];
     let mut deletion = Running::start(&daemon.folder, "deletion", &mut daemon.command(&delete));
     std::thread::sleep(Duration::from_millis(500));
