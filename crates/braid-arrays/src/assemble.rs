@@ -393,7 +393,7 @@ impl ArrayManager {
 
     /// Returns how a failed array is listed while a pool on it serves, which would go on writing to the array's former
     /// device; none if no such pool serves.
-    fn failed_under_pool(&self, uuid: Uuid, name: &str) -> Option<IdleArray> {
+    pub(crate) fn failed_under_pool(&self, uuid: Uuid, name: &str) -> Option<IdleArray> {
         let tables = self.inventory.read();
         let (pool, _) = tables.serving_pool_on(uuid)?;
         Some(IdleArray {

@@ -250,13 +250,14 @@ fn of_idle(tables: &Tables, entry: &ArrayEntry, idle: &IdleArray) -> Vec<Attenti
         0 => String::new(),
         count => format!(", and {}", braid_inventory::counted(count, "export of it waits", "exports of it wait")),
     };
-    let case = match idle.state {
-        ArrayState::Incomplete => ArrayCase::DisksMissing,
-        _ => ArrayCase::Ready,
+    let (case, names) = match (idle.state, tables.serving_pool_on(entry.uuid)) {
+        (ArrayState::Incomplete, _) => (ArrayCase::DisksMissing, ObjectNames::of(name)),
+        (ArrayState::Failed, Some((pool, _))) => (ArrayCase::FailedUnderPool, ObjectNames::with(name, &pool.name)),
+        _ => (ArrayCase::Ready, ObjectNames::of(name)),
     };
     let item = |message: &String| {
         // The remedy depends on more than the state, and was chosen when the array was scanned.
-        let Advice { code, impact, commands, .. } = advice::of(Case::Array(case), ObjectNames::of(name));
+        let Advice { code, impact, commands, .. } = advice::of(Case::Array(case), names);
         let impact = impact.replacen("It serves nothing.", &format!("It serves nothing{waiting}."), 1);
         Advice { code, impact, remedy: idle.remedy.clone(), commands }
             .attention(format!("array {name}"), message.clone())

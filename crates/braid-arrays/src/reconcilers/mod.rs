@@ -190,16 +190,17 @@ impl ArrayManager {
         let name = entry.name.clone();
         let message = format!("array {name} is stopped: its reconciler ended unexpectedly ({why})");
         self.inventory.events().error("array_failed", &message, &[("array", &name)]);
+        let remedy = match self.failed_under_pool(uuid, &name) {
+            Some(idle) => idle.remedy,
+            None => advice::remedy(Case::Array(ArrayCase::Ready), ObjectNames::of(&name)),
+        };
         if let Some(ArrayCondition::Idle(idle)) =
             self.inventory.write().arrays.get_mut(&uuid).map(|entry| &mut entry.condition)
         {
             *idle = IdleArray {
                 state: ArrayState::Failed,
                 attention: vec![message],
-                remedy: format!(
-                    "{}; this is a bug in Braid, please report it",
-                    advice::remedy(Case::Array(ArrayCase::Ready), ObjectNames::of(&name))
-                ),
+                remedy: format!("{remedy}; this is a bug in Braid, please report it"),
                 label: idle.label.take(),
                 members: std::mem::take(&mut idle.members),
             };
